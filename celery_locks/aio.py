@@ -1,0 +1,121 @@
+"""AsyncLocks: the awaited face. The same flows as ``locks.py``; only the awaiting differs.
+
+Leases are renewed by the same native keeper thread, with a blocking connection of its own, so an
+event loop that is kept busy does not lose its locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, Unpack, overload
+
+from celery_locks.errors import LockConflict
+from celery_locks.flows import Flows
+from celery_locks.lease import AsyncLease
+from celery_locks.locks import Asked, Layout, layout_of, spec_of
+from celery_locks.model import Conflict, Holder, LockInfo, check_name, this_process
+from celery_locks.store.base import AsyncStore, adrive
+from celery_locks.store.redis import AsyncRedisStore, RedisStore
+from celery_locks.store.verbs import DEFAULT_PREFIX
+
+
+class AsyncLocks:
+    """Named locks on one server, for code that awaits. May be used from several event loops.
+
+    ``keeper_client``, a blocking client of the same server, is needed only for a client without
+    sockets (fakeredis), where the keeper thread cannot open a connection of its own.
+    """
+
+    def __init__(self, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]) -> None:
+        prefix = layout.get("prefix", DEFAULT_PREFIX)
+        twin = RedisStore.from_client(keeper_client, prefix) if keeper_client is not None else None
+        self._setup(AsyncRedisStore.from_client(client, prefix, twin), layout)
+
+    def _setup(self, store: AsyncRedisStore, layout: Layout) -> None:
+        self._store: AsyncStore = store
+        self.verbs, self.ttl = layout_of(store, layout)
+        self._flows = Flows(AsyncLease, store.twin(), self.verbs, store.unlisten)
+
+    @classmethod
+    def from_url(cls, url: str, **layout: Unpack[Layout]) -> AsyncLocks:
+        locks = cls.__new__(cls)
+        locks._setup(AsyncRedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
+        return locks
+
+    @classmethod
+    def from_client(
+        cls, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]
+    ) -> AsyncLocks:
+        return cls(client, keeper_client=keeper_client, **layout)
+
+    async def acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | None:
+        """As ``Locks.acquire``."""
+        answer = await self.try_acquire(name, **asked)
+        return None if isinstance(answer, Conflict) else answer
+
+    async def try_acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | Conflict:
+        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not of its children."""
+        spec = spec_of(name, self.ttl, asked)
+        reentrant = asked.get("reentrant", False)
+        context: Hashable = asyncio.current_task()
+        entered = self._flows.reenter(name, context) if reentrant else None
+        if entered:
+            return entered
+        holder = asked.get("holder") or this_process()
+        answer = await adrive(
+            self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform
+        )
+        if isinstance(answer, AsyncLease):
+            answer.face = self
+            if reentrant:
+                self._flows.remember(answer, context)
+        return answer
+
+    @overload
+    def hold(
+        self, name: str, *, required: Literal[True] = True, **asked: Unpack[Asked]
+    ) -> AbstractAsyncContextManager[AsyncLease]: ...
+    @overload
+    def hold(
+        self, name: str, *, required: bool, **asked: Unpack[Asked]
+    ) -> AbstractAsyncContextManager[AsyncLease | None]: ...
+    @asynccontextmanager
+    async def hold(
+        self, name: str, *, required: bool = True, **asked: Unpack[Asked]
+    ) -> AsyncIterator[Any]:
+        """As ``Locks.hold``."""
+        lease = await self.try_acquire(name, **asked)
+        if isinstance(lease, Conflict):
+            if required:
+                raise LockConflict(lease)
+            yield None
+            return
+        failed = True
+        try:
+            yield lease
+            failed = False
+        finally:
+            await adrive(self._flows.leave(lease, failed), self._store.perform)
+
+    async def renew(self, lease: AsyncLease, ttl: float | None = None) -> None:
+        await adrive(self._flows.renew(lease, ttl), self._store.perform)
+
+    async def release(self, lease: AsyncLease) -> bool:
+        return await adrive(self._flows.release(lease), self._store.perform)
+
+    async def info(self, name: str) -> LockInfo | None:
+        check_name(name)
+        info: LockInfo | None = await self._store.perform(self.verbs.info(name))
+        return info
+
+    async def holders(self, name: str) -> tuple[Holder, ...]:
+        info = await self.info(name)
+        return info.holders if info else ()
+
+    async def is_locked(self, name: str) -> bool:
+        return bool(await self.holders(name))
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,16 @@
+"""The one clock that deadlines are counted on.
+
+CLOCK_BOOTTIME goes on while the machine is suspended; CLOCK_MONOTONIC does not, and a lease
+counted on it looks alive after a laptop's or a VM's sleep. Wall time is never used for a deadline.
+"""
+
+from __future__ import annotations
+
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds on a clock that counts suspend and never jumps."""
+    return time.clock_gettime(_CLOCK)

@@ -1,0 +1,105 @@
+"""Every error this library raises, in one tree.
+
+::
+
+    LockError
+    ├── LockConflict               others hold the lock
+    │   └── TaskLockAcquireError   the same, from task_lock_context
+    ├── LeaseLost                  the lease ended while its holder was still at work
+    ├── LockUnavailable            the lock server gave no usable answer
+    │   ├── ServerReadOnly         it is a replica, or refuses writes
+    │   ├── ServerOutOfMemory      it reached maxmemory
+    │   ├── ServerRefused          password or permission
+    │   ├── ServerTooOld           a version below the minimum
+    │   └── ForeignData            one of our keys holds somebody else's data
+    └── LockUsageError             wrong input, also a ValueError
+        └── LimitMismatch          the lock is held with another limit
+
+The message of each is a sentence: what happened, to which lock, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_locks.model import Conflict, Holder
+
+
+class LockError(Exception):
+    """The root of the tree."""
+
+
+class LockConflict(LockError):
+    """Others hold the lock, and our patience (if any) is over."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict)
+        self.conflict = conflict
+
+    @property
+    def name(self) -> str:
+        return self.conflict.name
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return self.conflict.holders
+
+    @property
+    def holder(self) -> Holder | None:
+        """The first of the holders; the only one unless the lock has a limit."""
+        return self.conflict.holders[0] if self.conflict.holders else None
+
+    def __str__(self) -> str:
+        return str(self.conflict)
+
+
+class TaskLockAcquireError(LockConflict):
+    """``task_lock_context`` did not get its lock."""
+
+
+class LeaseLost(LockError):
+    """The lease ended while its holder was still at work.
+
+    Another holder may already be inside. Stop side effects; do not release.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the lease on lock {self.name!r} is lost: {self.reason}"
+
+
+class LockUnavailable(LockError):
+    """The lock server gave no usable answer, so nobody knows whether the lock is free."""
+
+
+class ServerReadOnly(LockUnavailable):
+    """The lock server refuses writes: a replica, or a primary that lost its replicas."""
+
+
+class ServerOutOfMemory(LockUnavailable):
+    """The lock server reached maxmemory; held locks are still renewed and released."""
+
+
+class ServerRefused(LockUnavailable):
+    """The lock server refuses our password, or our user lacks a permission."""
+
+
+class ServerTooOld(LockUnavailable):
+    """The lock server is older than the scripts need."""
+
+
+class ForeignData(LockUnavailable):
+    """A key under our prefix holds data of another type; it is left as it is."""
+
+
+class LockUsageError(LockError, ValueError):
+    """Wrong input, refused where it is written."""
+
+
+class LimitMismatch(LockUsageError):
+    """The lock is held with another limit; both sides would over-admit."""

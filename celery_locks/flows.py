@@ -1,0 +1,168 @@
+"""What acquiring, waiting, renewing and releasing are, written once for both faces. No I/O.
+
+Each is a generator that yields effects (``store/base.py``) and is driven by ``Locks`` (blocking) or
+``AsyncLocks`` (awaited). The paths where something goes wrong between question and answer are
+here too: whatever may have been taken without anybody knowing is handed to the keeper to give back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from celery_locks import events
+from celery_locks.clock import now
+from celery_locks.errors import (
+    ForeignData,
+    LeaseLost,
+    LockUnavailable,
+    LockUsageError,
+    ServerOutOfMemory,
+    ServerRefused,
+    ServerTooOld,
+)
+from celery_locks.keeper import keeper
+from celery_locks.lease import BaseLease, OnLost, State, trusted_until
+from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
+from celery_locks.store.base import Flow, Listen, Nap, Store
+from celery_locks.store.verbs import Renewal, Verbs, budget_of
+
+L = TypeVar("L", bound=BaseLease)
+
+# A waiter asks again this often though nobody woke it, and counts as gone after three such times.
+REPOLL = 0.8
+ALIVE = 3 * REPOLL
+# Errors by which the server says that it did not do what it was asked.
+_NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
+
+
+class Flows(Generic[L]):
+    """The flows over one layout.
+
+    ``store`` is the blocking one, for the keeper; ``unlisten`` is the driving store's.
+    """
+
+    def __init__(
+        self, lease_class: type[L], store: Store, verbs: Verbs, unlisten: Callable[[str], None]
+    ) -> None:
+        self._lease_class = lease_class
+        self._store = store
+        self._unlisten = unlisten
+        self.verbs = verbs
+        self._entered: dict[tuple[str, Hashable], L] = {}
+
+    def acquire(self, spec: LockSpec, holder: Holder, on_lost: OnLost | None) -> Flow[L | Conflict]:
+        token = os.urandom(12).hex()
+        began = now()
+        try:
+            answer, sent_at = yield from self._ask(spec, token, holder, began + (spec.wait or 0.0))
+        except BaseException as error:
+            if not isinstance(error, _NOTHING_TAKEN):
+                # The store may have granted or queued it: only giving it back makes that sure.
+                keeper.give_back(spec.name, token, self._store, self.verbs, now() + spec.ttl)
+            if isinstance(error, LockUnavailable):
+                events.emit("unavailable", spec.name, token, why=str(error))
+            raise
+        finally:
+            if spec.wait:
+                self._unlisten(token)
+        if isinstance(answer, Conflict):
+            events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
+            return answer
+        lease = self._lease_class(spec, token, answer, sent_at, on_lost)
+        keeper.keep(lease, self._store, self.verbs)
+        events.emit("acquired", spec.name, token, answer, waited=now() - began)
+        return lease
+
+    def _ask(
+        self, spec: LockSpec, token: str, holder: Holder, patience_ends: float
+    ) -> Flow[tuple[int | Conflict, float]]:
+        root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
+        channel: str | None = None
+        if spec.wait:
+            channel = yield Listen(root, token, connect=False, budget=budget)
+        while True:
+            sent_at = now()
+            alive = ALIVE if channel else 0.0
+            answer = yield self.verbs.acquire(
+                spec, token, holder, alive=alive, channel=channel or "-"
+            )
+            if not isinstance(answer, Conflict):
+                self._refuse_late(spec, sent_at)
+                return answer, sent_at
+            left = patience_ends - now()
+            if left <= 0:
+                if channel:
+                    yield self.verbs.release(spec.name, token, budget=budget)
+                return answer, sent_at
+            if channel:
+                yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
+            channel = yield Listen(root, token, connect=True, budget=budget)
+
+    @staticmethod
+    def _refuse_late(spec: LockSpec, sent_at: float) -> None:
+        """We may have slept since the question: a grant that has lapsed is not used."""
+        if now() >= trusted_until(sent_at, spec.ttl):
+            raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
+
+    def renew(self, lease: L, ttl: float | None) -> Flow[None]:
+        if ttl is not None:
+            check_ttl(ttl)
+            lease.ttl = ttl
+        lease.check()
+        sent_at = now()
+        call = self.verbs.renew([Renewal(lease.name, lease.token, lease.ttl)], budget_of(lease.ttl))
+        lost = yield call
+        if lost:
+            keeper.discard(lease.token)
+            lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            lease.check()
+        lease.renewed(sent_at)
+        keeper.reschedule(lease.token)
+
+    def release(self, lease: L) -> Flow[bool]:
+        if lease.is_foreign() or lease.state is State.RELEASED:
+            return False
+        if lease.entries > 1:
+            lease.entries -= 1
+            return True
+        keeper.discard(lease.token)
+        if self._entered:
+            self._entered = {key: one for key, one in self._entered.items() if one is not lease}
+        keep, until = lease.keep_for(), lease.deadline
+        lease.finish_release()
+        try:
+            ours: bool = yield self.verbs.release(
+                lease.name, lease.token, keep=keep, budget=budget_of(lease.ttl)
+            )
+        except BaseException:
+            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)
+            raise
+        events.emit(
+            "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
+        )
+        return ours
+
+    def leave(self, lease: L, failed: bool) -> Flow[None]:
+        """The end of a ``hold`` block: a loss is raised unless the block raises by itself."""
+        lost = lease.state is State.LOST
+        # Not reached: the keeper goes on trying, and has said so.
+        with suppress(LockUnavailable):
+            yield from self.release(lease)
+        if lost and not failed:
+            raise LeaseLost(
+                lease.name, "it ended before the block did; another may have run beside it"
+            )
+
+    def reenter(self, name: str, context: Hashable) -> L | None:
+        """The lease that this context holds already, counted once more."""
+        lease = self._entered.get((name, context))
+        if lease is None or lease.state not in (State.HELD, State.SUSPENDED) or lease.is_foreign():
+            return None
+        lease.entries += 1
+        return lease
+
+    def remember(self, lease: L, context: Hashable) -> None:
+        self._entered[lease.name, context] = lease

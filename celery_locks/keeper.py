@@ -1,0 +1,229 @@
+"""The thread that keeps leases alive.
+
+One native thread per process, started with the first lease. It sleeps until a lease is due (a
+third of its ttl after the last renewal) and renews everything that is due in one call per shard.
+What fails is tried again until the lease's own deadline, then the lease is told that it is lost.
+Whatever could not be given back (a release that failed, a grant whose answer never came) is its
+debt: it goes on trying until the lock would have lapsed anyway.
+
+It holds the leases themselves, so a lease that its user forgot about lives until it is released.
+A renewal can never make a lock anew (``renew.lua`` changes only what is there). A forked child
+starts with an empty keeper: the parent goes on renewing its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_locks.clock import now
+from celery_locks.errors import LockUnavailable
+from celery_locks.lease import BaseLease
+from celery_locks.native import original
+from celery_locks.store.base import Store
+from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Renewal, Verbs, budget_of
+
+logger = logging.getLogger("celery_locks")
+
+# A lease that would be due within this part of its interval is renewed along with the others.
+_ALONG = 0.25
+# The longest sleep while anything is held: poll's clock stands still while the machine is suspended.
+_NAP = 1.0
+
+
+@dataclass(slots=True)
+class Charge:
+    """A lease in the keeper's care, the store it lives in, and when it is due."""
+
+    lease: BaseLease
+    store: Store
+    verbs: Verbs
+    due: float = 0.0
+
+    def plan(self) -> None:
+        self.due = now() + self.lease.ttl / 3
+
+    def plan_again(self) -> None:
+        """After a failure: soon, and at the deadline at the latest."""
+        gap = max(0.05, self.lease.ttl / 20)
+        self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
+
+
+@dataclass(slots=True)
+class Debt:
+    """Something to be given back, as long as that makes a difference."""
+
+    name: str
+    token: str
+    store: Store
+    verbs: Verbs
+    until: float
+    due: float = field(default_factory=now)
+
+
+class Keeper:
+    """Renews what it is given; see the module's docstring."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._charges: dict[str, Charge] = {}
+        self._debts: dict[str, Debt] = {}
+        self._starting = original("_thread", "allocate_lock")()
+        self._bell: tuple[int, int] | None = None
+        self._wakes_at = -math.inf
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The leases in its care at this moment."""
+        return frozenset(self._charges)
+
+    def keep(self, lease: BaseLease, store: Store, verbs: Verbs) -> None:
+        """Renew ``lease`` from now on."""
+        charge = Charge(lease, store, verbs)
+        charge.plan()
+        self._charges[lease.token] = charge
+        self._wake_by(charge.due)
+
+    def discard(self, token: str) -> None:
+        """Renew it no more; a renewal on its way does no harm."""
+        self._charges.pop(token, None)
+
+    def reschedule(self, token: str) -> None:
+        """The lease was renewed by hand, perhaps with another ttl."""
+        charge = self._charges.get(token)
+        if charge:
+            charge.plan()
+            self._wake_by(charge.due)
+
+    def give_back(self, name: str, token: str, store: Store, verbs: Verbs, until: float) -> None:
+        """Release this token as soon as the store can be reached, if that is before ``until``."""
+        self._debts[token] = Debt(name, token, store, verbs, until)
+        self._wake_by(now())
+
+    def _wake_by(self, due: float) -> None:
+        """Ring only if the thread would sleep too long; an acquire and release usually rings never."""
+        if self._bell is None:
+            with self._starting:
+                if self._bell is None:
+                    self._start()
+        elif due < self._wakes_at:
+            with suppress(BlockingIOError):  # a full pipe rings too
+                os.write(self._bell[1], b"!")
+
+    def _start(self) -> None:
+        self._bell = os.pipe()
+        os.set_blocking(self._bell[0], False)
+        os.set_blocking(self._bell[1], False)
+        original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+
+    def _run(self, bell: int) -> None:
+        poll = original("select", "poll")()
+        poll.register(bell, original("select", "POLLIN"))
+        while True:
+            try:
+                self._sleep(poll, bell)
+                self._pay_debts()
+                self._renew_due()
+            except BaseException:
+                # Nothing may end this thread: who would notice that nothing is renewed?
+                logger.exception("the lock keeper met an error and goes on")
+
+    def _sleep(self, poll: Any, bell: int) -> None:
+        self._wakes_at = self._first_due()
+        # Looked at twice: a lease that came in between saw the thread awake and did not ring.
+        seconds = min(self._wakes_at, self._first_due()) - now()
+        poll.poll(None if seconds == math.inf else max(0.0, min(seconds, _NAP)) * 1000)
+        self._wakes_at = -math.inf
+        with suppress(BlockingIOError):
+            os.read(bell, 4096)
+
+    def _first_due(self) -> float:
+        renewals = [charge.due for charge in list(self._charges.values())]
+        return min(renewals + [debt.due for debt in list(self._debts.values())], default=math.inf)
+
+    def _patience(self, calls: int) -> float:
+        """So short that even if every call of this round times out, no lease misses its renewal."""
+        shortest = min((c.lease.ttl for c in list(self._charges.values())), default=CALL_LIMIT)
+        return max(0.05, budget_of(shortest) / max(1, calls))
+
+    def _renew_due(self) -> None:
+        charges = list(self._charges.values())
+        moment = now()
+        if not any(charge.due <= moment for charge in charges):
+            return
+        rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
+        budget = self._patience(len(rounds))
+        for batch in rounds:
+            self._renew(batch, budget)
+
+    def _renew(self, batch: list[Charge], budget: float) -> None:
+        first = batch[0]
+        sent_at = now()
+        # At the deadline the holder must hear of it, so the call may not outlast it.
+        in_time = max(0.05, min(budget, min(c.lease.deadline for c in batch) - sent_at))
+        renewals = [Renewal(c.lease.name, c.lease.token, c.lease.ttl) for c in batch]
+        try:
+            lost = first.store.perform(first.verbs.renew(renewals, in_time))
+        except Exception as error:
+            if not isinstance(error, LockUnavailable):
+                logger.exception("renewing %d locks failed in an unforeseen way", len(batch))
+            for charge in batch:
+                self._failed(charge, error)
+            return
+        for charge in batch:
+            if charge.lease.token in lost:
+                self.discard(charge.lease.token)
+                charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            else:
+                charge.lease.renewed(sent_at)
+                charge.plan()
+
+    def _failed(self, charge: Charge, error: Exception) -> None:
+        if now() >= charge.lease.deadline:
+            self.discard(charge.lease.token)
+            charge.lease.lose(f"it could not be renewed in time: {error}")
+        else:
+            charge.lease.suspend(error)
+            charge.plan_again()
+
+    def _pay_debts(self) -> None:
+        moment = now()
+        due = [debt for debt in list(self._debts.values()) if debt.due <= moment]
+        budget = self._patience(len(due))
+        for debt in due:
+            if self._paid(debt, budget):
+                self._debts.pop(debt.token, None)
+
+    def _paid(self, debt: Debt, budget: float) -> bool:
+        try:
+            debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
+        except LockUnavailable as error:
+            debt.due = now() + 0.25
+            if debt.due < debt.until:
+                return False
+            logger.warning("lock %r could not be given back and lapses: %s", debt.name, error)
+        return True
+
+
+def _batches(charges: list[Charge]) -> list[list[Charge]]:
+    """What goes into one call each: one store, one shard, not too many."""
+    groups: dict[tuple[int, str], list[Charge]] = {}
+    for charge in charges:
+        groups.setdefault((id(charge.store), charge.verbs.root(charge.lease.name)), []).append(
+            charge
+        )
+    return [
+        group[start : start + RENEW_BATCH]
+        for group in groups.values()
+        for start in range(0, len(group), RENEW_BATCH)
+    ]
+
+
+keeper = Keeper()
+os.register_at_fork(after_in_child=keeper.after_fork)

@@ -1,0 +1,196 @@
+"""The lease: proof of having acquired a lock, with the moment until which the proof is good.
+
+The deadline is the holder's own and counted from *before* the call that got or renewed it, less a
+margin for clocks that run at different speeds, so it always passes before the store's does. A
+renewal that fails is unknown, not lost: the lease is SUSPENDED and tried again until the deadline.
+LOST and RELEASED are final.
+
+Renewing and releasing are done by the face (``Locks`` or ``AsyncLocks``) that made the lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any, Protocol
+
+from celery_locks import events
+from celery_locks.clock import now
+from celery_locks.errors import LeaseLost
+from celery_locks.model import LockSpec
+
+logger = logging.getLogger("celery_locks")
+
+
+class State(StrEnum):
+    HELD = "held"
+    SUSPENDED = "suspended"  # the last renewal failed; the deadline has not passed
+    LOST = "lost"
+    RELEASED = "released"
+
+
+OnLost = Callable[["BaseLease", LeaseLost], object]
+
+
+def trusted_until(sent_at: float, ttl: float) -> float:
+    """Counted from before the call: a slow reply must not lengthen our trust."""
+    return sent_at + ttl - (ttl * 0.01 + 0.002)
+
+
+class BaseLease:
+    """What the sync and the async lease have in common: everything but renewing and releasing."""
+
+    def __init__(
+        self,
+        spec: LockSpec,
+        token: str,
+        fence: int,
+        sent_at: float,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        self.name = spec.name
+        self.ttl = spec.ttl
+        self.limit = spec.limit
+        self.at_least = spec.at_least
+        self.token = token
+        self.fence = fence
+        self.acquired_at = time.time() - (now() - sent_at)
+        self.entries = 1
+        self.renewals = 0
+        self._since = sent_at
+        self._pid = os.getpid()
+        self._deadline = trusted_until(sent_at, spec.ttl)
+        self._suspended = False
+        self._end: State | None = None
+        self._reason = ""
+        self._on_lost = on_lost
+        self._ending = threading.Lock()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name!r} {self.state} fence={self.fence} "
+            f"remaining={self.remaining:.1f}s>"
+        )
+
+    @property
+    def deadline(self) -> float:
+        """On ``clock.now``: until then, and not after, the lock is ours without asking."""
+        return self._deadline
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is not."""
+        return 0.0 if self._end else max(0.0, self._deadline - now())
+
+    @property
+    def held_for(self) -> float:
+        return now() - self._since
+
+    @property
+    def state(self) -> State:
+        if self._end:
+            return self._end
+        if now() >= self._deadline:
+            return State.LOST
+        return State.SUSPENDED if self._suspended else State.HELD
+
+    def check(self) -> None:
+        """Return if the lock is ours at this moment, else raise ``LeaseLost``. No I/O."""
+        if self._end is None and now() >= self._deadline:
+            self.lose("it was not renewed in time")
+        if self._end is State.LOST:
+            raise LeaseLost(self.name, self._reason)
+        if self._end is State.RELEASED:
+            raise LeaseLost(self.name, "it was released")
+
+    def is_foreign(self) -> bool:
+        """True in a forked child: the lease is still the parent's, which renews and releases it."""
+        return self._pid != os.getpid()
+
+    # What follows is for the keeper and the face.
+
+    def renewed(self, sent_at: float) -> None:
+        with self._ending:
+            if self._end:
+                return
+            revived = now() >= self._deadline
+            self._deadline = max(self._deadline, trusted_until(sent_at, self.ttl))
+            self._suspended = False
+            self.renewals += 1
+        events.emit("revived" if revived else "renewed", self.name, self.token, self.fence)
+
+    def suspend(self, why: BaseException) -> None:
+        """A renewal failed; said once for each time it begins."""
+        if self._suspended or self._end:
+            return
+        self._suspended = True
+        logger.warning(
+            "lock %r could not be renewed, trying again for %.1f s: %s",
+            self.name,
+            self.remaining,
+            why,
+        )
+        events.emit("suspended", self.name, self.token, self.fence, why=str(why))
+
+    def lose(self, reason: str) -> None:
+        if not self._finish(State.LOST, reason):
+            return
+        logger.error("the lease on lock %r is lost: %s", self.name, reason)
+        if self._on_lost:
+            try:
+                self._on_lost(self, LeaseLost(self.name, reason))
+            except Exception:
+                logger.exception("on_lost of lock %r failed", self.name)
+        events.emit("lost", self.name, self.token, self.fence, why=reason)
+
+    def finish_release(self) -> bool:
+        """Mark it released; False if it had ended before."""
+        return self._finish(State.RELEASED, "")
+
+    def _finish(self, end: State, reason: str) -> bool:
+        with self._ending:
+            if self._end:
+                return False
+            self._end, self._reason = end, reason
+            return True
+
+    def keep_for(self) -> float:
+        """What is left of ``at_least``, for the release."""
+        return max(0.0, self.at_least - self.held_for)
+
+
+class Face(Protocol):
+    def renew(self, lease: Any, ttl: float | None = None) -> Any: ...
+    def release(self, lease: Any) -> Any: ...
+
+
+class Lease(BaseLease):
+    """A lease whose verbs block."""
+
+    face: Face
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours."""
+        self.face.renew(self, ttl)
+
+    def release(self) -> bool:
+        """Give the lock back. True if it was ours until now; a second call does nothing."""
+        return bool(self.face.release(self))
+
+
+class AsyncLease(BaseLease):
+    """A lease whose verbs are awaited."""
+
+    face: Face
+
+    def renew(self, ttl: float | None = None) -> Awaitable[None]:
+        awaitable: Awaitable[None] = self.face.renew(self, ttl)
+        return awaitable
+
+    def release(self) -> Awaitable[bool]:
+        awaitable: Awaitable[bool] = self.face.release(self)
+        return awaitable

@@ -1,0 +1,174 @@
+"""Locks: the blocking face. What the verbs do is in ``flows.py``; here they are driven."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from celery_locks.errors import LockConflict
+from celery_locks.flows import Flows
+from celery_locks.lease import Lease, OnLost
+from celery_locks.model import (
+    DEFAULT_TTL,
+    Conflict,
+    Holder,
+    LockInfo,
+    LockSpec,
+    check_name,
+    this_process,
+)
+from celery_locks.store.base import Call, Store, drive
+from celery_locks.store.redis import RedisStore
+from celery_locks.store.verbs import DEFAULT_PREFIX, Verbs
+
+CLUSTER_SHARDS = 16
+
+
+class Layout(TypedDict, total=False):
+    """Options that must be the same in every process that shares the locks, but for ``ttl``."""
+
+    prefix: str
+    shards: int
+    ttl: float
+
+
+class Asked(TypedDict, total=False):
+    """How a lock is asked for; the words mean the same everywhere in this library."""
+
+    ttl: float
+    limit: int
+    wait: float | None
+    at_least: float
+    reentrant: bool
+    on_lost: OnLost | None
+    holder: Holder | None
+
+
+def layout_of(store: Any, options: Layout) -> tuple[Verbs, float]:
+    """A Cluster spreads its locks over more shards than its primaries; one server needs one."""
+    shards = options.get("shards", CLUSTER_SHARDS if store.site.shape == "cluster" else 1)
+    ttl = options.get("ttl", DEFAULT_TTL)
+    LockSpec("ttl", ttl)
+    return Verbs(options.get("prefix", DEFAULT_PREFIX), shards), ttl
+
+
+def spec_of(name: str, default_ttl: float, asked: Asked) -> LockSpec:
+    return LockSpec(
+        name,
+        asked.get("ttl", default_ttl),
+        asked.get("limit", 1),
+        asked.get("wait"),
+        asked.get("at_least", 0.0),
+    )
+
+
+class Locks:
+    """Named locks on one server, for code that blocks. Safe to share between threads.
+
+    ``Locks(client)`` takes a redis-py client of any kind; ``Locks.from_url`` makes its own.
+    Connections are opened when first needed; timeouts and retries are set here, whatever the
+    client says: no call takes longer than a third of the ttl.
+    """
+
+    def __init__(self, client: Any, **layout: Unpack[Layout]) -> None:
+        prefix = layout.get("prefix", DEFAULT_PREFIX)
+        self._setup(RedisStore.from_client(client, prefix), layout)
+
+    def _setup(self, store: RedisStore, layout: Layout) -> None:
+        self._store: Store = store
+        self.verbs, self.ttl = layout_of(store, layout)
+        self._flows = Flows(Lease, store, self.verbs, store.unlisten)
+
+    @classmethod
+    def from_url(cls, url: str, **layout: Unpack[Layout]) -> Locks:
+        locks = cls.__new__(cls)
+        locks._setup(RedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
+        return locks
+
+    @classmethod
+    def from_client(cls, client: Any, **layout: Unpack[Layout]) -> Locks:
+        return cls(client, **layout)
+
+    def acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | None:
+        """A lease, renewed until it is released; None if others hold the lock.
+
+        ``wait`` seconds are spent in a first-come-first-served queue before None is the answer.
+        """
+        answer = self.try_acquire(name, **asked)
+        return None if isinstance(answer, Conflict) else answer
+
+    def try_acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | Conflict:
+        """``acquire`` for those who want to know who holds it instead."""
+        spec = spec_of(name, self.ttl, asked)
+        reentrant = asked.get("reentrant", False)
+        context: Hashable = threading.get_ident()
+        entered = self._flows.reenter(name, context) if reentrant else None
+        if entered:
+            return entered
+        holder = asked.get("holder") or this_process()
+        answer = drive(self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform)
+        if isinstance(answer, Lease):
+            answer.face = self
+            if reentrant:
+                self._flows.remember(answer, context)
+        return answer
+
+    @overload
+    def hold(
+        self, name: str, *, required: Literal[True] = True, **asked: Unpack[Asked]
+    ) -> AbstractContextManager[Lease]: ...
+    @overload
+    def hold(
+        self, name: str, *, required: bool, **asked: Unpack[Asked]
+    ) -> AbstractContextManager[Lease | None]: ...
+    @contextmanager
+    def hold(self, name: str, *, required: bool = True, **asked: Unpack[Asked]) -> Iterator[Any]:
+        """Hold the lock while the block runs.
+
+        Raises ``LockConflict`` when others have it, or with ``required=False`` yields None.
+        Raises ``LeaseLost`` at the end of a block that outlived its lease.
+        """
+        lease = self.try_acquire(name, **asked)
+        if isinstance(lease, Conflict):
+            if required:
+                raise LockConflict(lease)
+            yield None
+            return
+        failed = True
+        try:
+            yield lease
+            failed = False
+        finally:
+            drive(self._flows.leave(lease, failed), self._store.perform)
+
+    def renew(self, lease: Lease, ttl: float | None = None) -> None:
+        """Renew now; ``LeaseLost`` if it is no longer ours. The keeper does this by itself."""
+        drive(self._flows.renew(lease, ttl), self._store.perform)
+
+    def release(self, lease: Lease) -> bool:
+        """Give it back; True if it was ours until now."""
+        return drive(self._flows.release(lease), self._store.perform)
+
+    def info(self, name: str) -> LockInfo | None:
+        """Who holds it and who waits for it; None if nobody does."""
+        check_name(name)
+        info: LockInfo | None = self.perform(self.verbs.info(name))
+        return info
+
+    def holders(self, name: str) -> tuple[Holder, ...]:
+        info = self.info(name)
+        return info.holders if info else ()
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds it now; with a limit, whether at least one does."""
+        return bool(self.holders(name))
+
+    def perform(self, call: Call) -> Any:
+        """Send one call of ``self.verbs``; for the layers above, such as ``admin``."""
+        return self._store.perform(call)
+
+    def close(self) -> None:
+        """Close idle connections; what is held stays held and renewed."""
+        self._store.close()

@@ -1,0 +1,172 @@
+"""Frozen values that the layers hand to each other; no I/O, no rules but their own validity.
+
+Times here are wall-clock seconds by the lock server's clock, for people to read. Deadlines that
+code relies on are elsewhere (``lease.py``) and on another clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from celery_locks.errors import LockUsageError
+
+NAME_BYTES = 512
+MIN_TTL = 1.0
+DEFAULT_TTL = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LockSpec:
+    """What is asked for: one lock, by name, and how it is to be held."""
+
+    name: str
+    ttl: float = DEFAULT_TTL
+    limit: int = 1
+    wait: float | None = None
+    at_least: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_ttl(self.ttl)
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise LockUsageError(
+                f"limit of lock {self.name!r} is {self.limit!r}; it must be a whole number from 1"
+            )
+        if self.wait is not None:
+            _check_seconds("wait", self.wait)
+        _check_seconds("at_least", self.at_least)
+
+
+def check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise LockUsageError(f"a lock's name must be a text that is not empty, not {name!r}")
+    try:
+        size = len(name) if name.isascii() else len(name.encode())
+    except UnicodeEncodeError as error:
+        raise LockUsageError(f"the lock name {name!r} has no UTF-8 form: {error.reason}") from None
+    if size > NAME_BYTES:
+        raise LockUsageError(
+            f"the lock name {name[:40]!r}… is {size} bytes long; {NAME_BYTES} is the most"
+        )
+
+
+def check_ttl(ttl: object) -> None:
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
+        raise LockUsageError(f"ttl must be a finite number of seconds, not {ttl!r}")
+    if ttl < MIN_TTL:
+        raise LockUsageError(
+            f"ttl is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
+            "A lock is given back at once when its work ends: a longer ttl costs nothing"
+        )
+
+
+def _check_seconds(option: str, value: object) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+        raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a lock, or waits for it.
+
+    ``token`` is this execution and ``fence`` its number; the rest says where to look for it.
+    ``task_id`` with ``retries`` lets a later attempt of the same job take the lock over.
+    """
+
+    token: str = ""
+    fence: int = 0
+    task_id: str | None = None
+    task: str | None = None
+    retries: int = 0
+    worker: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    ttl: float = 0.0
+    acquired_at: float = 0.0
+    expires_at: float = 0.0
+
+    def __str__(self) -> str:
+        who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
+        where = self.worker or self.host or "an unknown host"
+        return f"{who} on {where}, pid {self.pid}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe, for results, logs and surfaces."""
+        return {
+            "token": self.token,
+            "fence": self.fence,
+            "task_id": self.task_id,
+            "task": self.task,
+            "retries": self.retries,
+            "worker": self.worker,
+            "host": self.host,
+            "pid": self.pid,
+            "acquired_at": self.acquired_at,
+            "expires_at": self.expires_at,
+            **({"extra": dict(self.extra)} if self.extra else {}),
+        }
+
+    def about(self) -> str:
+        """The part that is stored as the holder said it; task id and retries have fields of their own."""
+        said = {
+            "task": self.task,
+            "worker": self.worker,
+            "host": self.host,
+            "pid": self.pid,
+            "extra": dict(self.extra),
+        }
+        return json.dumps({key: value for key, value in said.items() if value})
+
+
+def this_process() -> Holder:
+    """The holder that plain code (no task) presents itself as."""
+    return _process(os.getpid())
+
+
+@cache
+def _process(pid: int) -> Holder:
+    return Holder(host=socket.gethostname(), pid=pid)
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """One lock as the store had it at one moment."""
+
+    name: str
+    limit: int
+    holders: tuple[Holder, ...]
+    waiters: tuple[Holder, ...] = ()
+    as_of: float = 0.0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the first holder would lapse if it stopped renewing."""
+        return (
+            max(0.0, min(h.expires_at for h in self.holders) - self.as_of) if self.holders else 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The fact that a lock was busy: by whom, and when at the latest it may come free."""
+
+    name: str
+    holders: tuple[Holder, ...]
+    lapses_in: float
+    position: int
+
+    def __str__(self) -> str:
+        by = f"held by {self.holders[0]}" if self.holders else "held"
+        more = f" and {len(self.holders) - 1} more" if len(self.holders) > 1 else ""
+        return (
+            f"lock {self.name!r} is {by}{more}; it lapses in {self.lapses_in:.1f} s if not renewed"
+        )

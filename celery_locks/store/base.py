@@ -1,0 +1,119 @@
+"""What the layers above ask of a store, as values, and the protocol that a store fulfils.
+
+A verb is a :class:`Call`: a value that says what to send and how to read the answer. Code above
+the store is written once, as generators that yield calls (and :class:`Listen`, :class:`Nap`) and
+receive answers; a store *performs* them, a sync one by blocking, an async one by awaiting. That is
+why the sync and the async face share everything but the await.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from celery_locks.store.resp import Arg, Reply
+from celery_locks.store.scripts import Script
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One script on one shard; answered by ``parse(reply)`` within ``budget`` seconds or an error."""
+
+    script: Script
+    root: str
+    args: tuple[Arg, ...]
+    parse: Callable[[Any], Any]
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Be ready to be woken for ``token``; answered with the channel, or None if not connected.
+
+    With ``connect`` it subscribes if need be; a store that cannot listen answers "-", and its
+    waiters live by polling.
+    """
+
+    root: str
+    token: str
+    connect: bool
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """Sleep until woken for ``token``, but no longer than ``seconds``."""
+
+    root: str
+    token: str
+    seconds: float
+
+
+Effect = Call | Listen | Nap
+Flow = Generator[Effect, Any, T]
+
+
+class Store(Protocol):
+    """A lock store that blocks."""
+
+    def perform(self, effect: Effect) -> Any: ...
+    def unlisten(self, token: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class AsyncStore(Protocol):
+    """A lock store that is awaited; ``twin`` is the blocking one the keeper thread uses."""
+
+    def perform(self, effect: Effect) -> Awaitable[Any]: ...
+    def unlisten(self, token: str) -> None: ...
+    def twin(self) -> Store: ...
+    async def close(self) -> None: ...
+
+
+def drive(flow: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+    """Run a flow to its end, performing what it yields."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                answer = perform(effect)
+            except BaseException as error:  # noqa: BLE001 (the flow decides)
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def adrive(flow: Generator[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """``drive``, awaited."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                answer = await perform(effect)
+            except BaseException as error:  # noqa: BLE001 (the flow decides)
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+__all__ = [
+    "AsyncStore",
+    "Call",
+    "Effect",
+    "Flow",
+    "Listen",
+    "Nap",
+    "Reply",
+    "Store",
+    "adrive",
+    "drive",
+]

@@ -1,0 +1,241 @@
+"""How a waiter is woken: one pub/sub connection per process and node, read by whoever waits.
+
+There is no listener thread. Of the threads that wait, one reads the socket for all of them and
+wakes those it gets mail for; when it leaves, it asks another to read on. A lone waiter, the usual
+case, is thus woken by its own ``recv`` without a thread switch. A lost message costs latency only:
+every waiter asks the store again by itself within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import Literal
+
+from celery_locks.clock import now
+from celery_locks.store.resp import Reply, pack
+from celery_locks.store.wire import AsyncLink, AsyncWire, Link, Wire, WireError
+
+# A connection that was silent this long is asked whether it still lives.
+_SILENCE = 5.0
+
+
+def _token_in(reply: Reply) -> str | None:
+    if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
+        data = reply[2]
+        return data.decode() if isinstance(data, bytes) else None
+    return None
+
+
+class _Pulse:
+    """Whether a silent connection still lives: after long silence it is asked, once."""
+
+    def __init__(self) -> None:
+        self.heard()
+
+    def heard(self) -> None:
+        self._heard_at, self._asked = now(), False
+
+    def verdict(self) -> Literal["fine", "ask", "dead"]:
+        if now() - self._heard_at < _SILENCE:
+            return "fine"
+        if self._asked:
+            return "dead"
+        self._asked = True
+        return "ask"
+
+
+class _Ticket:
+    """One waiter: ``mail`` says the lock was handed to it, ``look`` that it should look around."""
+
+    __slots__ = ("look", "mail")
+
+    def __init__(self) -> None:
+        self.mail = False
+        self.look = threading.Event()
+
+
+class Mailbox:
+    """The blocking one."""
+
+    def __init__(self, channel: str, wire: Wire) -> None:
+        self.channel = channel
+        self._wire = wire
+        self._link: Link | None = None
+        self._tickets: dict[str, _Ticket] = {}
+        self._reading = threading.Lock()
+        self._pulse = _Pulse()
+
+    def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
+        """From now on keep mail for ``token``; answers the channel, None if not connected."""
+        if self._link is None and not connect:
+            return None
+        self._tickets.setdefault(token, _Ticket())
+        if self._link is None:
+            with self._reading:
+                if self._link is None:
+                    self._subscribe(now() + budget)
+        return self.channel
+
+    def expects(self, token: str) -> bool:
+        return token in self._tickets
+
+    def unexpect(self, token: str) -> None:
+        self._tickets.pop(token, None)
+
+    def _subscribe(self, deadline: float) -> None:
+        link = self._wire.open(deadline)
+        try:
+            link.exchange(pack("SUBSCRIBE", self.channel), deadline)
+        except OSError as error:
+            link.close()
+            raise WireError(f"cannot subscribe: {error}") from error
+        self._link = link
+        self._pulse.heard()
+
+    def wait(self, token: str, seconds: float) -> None:
+        """Until there is mail for ``token``, the connection breaks, or the time is over."""
+        deadline = now() + seconds
+        ticket = self._tickets.get(token) or _Ticket()
+        while not ticket.mail and now() < deadline:
+            if self._reading.acquire(blocking=False):
+                try:
+                    alive = ticket.mail or self._read(ticket, deadline)
+                finally:
+                    self._reading.release()
+                    self._ask_another(token)
+                if not alive:
+                    return
+            else:
+                ticket.look.wait(deadline - now())
+                ticket.look.clear()
+        ticket.mail = False
+
+    def _read(self, ticket: _Ticket, deadline: float) -> bool:
+        """Deliver mail until there is some for ``ticket``; False if the connection broke."""
+        if self._link is None:
+            return False
+        while not ticket.mail:
+            try:
+                self._deliver(self._link.receive(deadline))
+            except TimeoutError:
+                return self._is_alive()
+            except (OSError, ValueError):
+                self._disconnect()
+                return False
+        return True
+
+    def _deliver(self, reply: Reply) -> None:
+        self._pulse.heard()
+        ticket = self._tickets.get(_token_in(reply) or "")
+        if ticket:
+            ticket.mail = True
+            ticket.look.set()
+
+    def _is_alive(self) -> bool:
+        verdict = self._pulse.verdict()
+        if verdict == "ask" and self._link:
+            with suppress(OSError):
+                self._link.send(pack("PING"), now() + 0.1)
+        if verdict == "dead":
+            self._disconnect()
+        return verdict != "dead"
+
+    def _disconnect(self) -> None:
+        if self._link:
+            self._link.close()
+        self._link = None
+
+    def _ask_another(self, token: str) -> None:
+        for other, ticket in list(self._tickets.items()):
+            if other != token:
+                ticket.look.set()
+                return
+
+    def close(self) -> None:
+        self._disconnect()
+
+
+class AsyncMailbox:
+    """The awaited one, of one event loop: a task reads while anybody waits."""
+
+    def __init__(self, channel: str, wire: AsyncWire) -> None:
+        self.channel = channel
+        self._wire = wire
+        self._link: AsyncLink | None = None
+        self._mail: dict[str, asyncio.Event] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._pulse = _Pulse()
+
+    async def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
+        if self._link is None and not connect:
+            return None
+        self._mail.setdefault(token, asyncio.Event())
+        async with self._connecting:
+            if self._link is None:
+                await self._subscribe(now() + budget)
+        return self.channel
+
+    def expects(self, token: str) -> bool:
+        return token in self._mail
+
+    def unexpect(self, token: str) -> None:
+        self._mail.pop(token, None)
+
+    async def _subscribe(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout(deadline - now()):
+                link = await self._wire.open(deadline)
+                await link.exchange(pack("SUBSCRIBE", self.channel))
+        except OSError as error:
+            raise WireError(f"cannot subscribe: {error}") from error
+        self._link = link
+        self._pulse.heard()
+        self._reader = asyncio.create_task(self._read(link))
+
+    async def _read(self, link: AsyncLink) -> None:
+        try:
+            while True:
+                self._deliver(await link.receive())
+        except (OSError, ValueError):
+            self._link = None
+            self._wake_all()
+            await link.close()
+
+    def _deliver(self, reply: Reply) -> None:
+        self._pulse.heard()
+        mail = self._mail.get(_token_in(reply) or "")
+        if mail:
+            mail.set()
+
+    def _wake_all(self) -> None:
+        for mail in self._mail.values():
+            mail.set()
+
+    async def wait(self, token: str, seconds: float) -> None:
+        mail = self._mail.get(token)
+        if mail is None:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await mail.wait()
+        except TimeoutError:
+            await self._feel_pulse()
+        mail.clear()
+
+    async def _feel_pulse(self) -> None:
+        verdict = self._pulse.verdict()
+        if verdict == "ask" and self._link:
+            with suppress(OSError):
+                await self._link.send(pack("PING"))
+        if verdict == "dead":
+            await self.close()
+
+    async def close(self) -> None:
+        if self._reader:
+            self._reader.cancel()
+        if self._link:
+            await self._link.close()
+        self._link = None

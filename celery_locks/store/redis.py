@@ -1,0 +1,227 @@
+"""The Redis store: performs effects on a server of any shape, blocking or awaited.
+
+What to send and what it means is in ``verbs.py``, the steps of a call in ``router.py``, bytes in
+``wire.py``. Here the steps are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from typing import Any
+
+from celery_locks.clock import now
+from celery_locks.errors import LockUnavailable
+from celery_locks.store import site as sites
+from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
+from celery_locks.store.mailbox import AsyncMailbox, Mailbox
+from celery_locks.store.router import Exchange, Pause, Router
+from celery_locks.store.site import Address, Site
+from celery_locks.store.wire import (
+    AsyncClientWire,
+    AsyncWire,
+    ClientWire,
+    Wire,
+    WireError,
+    forget_at_fork,
+)
+
+_NO_PLACE: Address = ("in this process", 0)
+# A store that cannot listen (fakeredis) lets its waiters look this often.
+_POLL = 0.02
+
+
+def _channel(prefix: str) -> str:
+    return f"{prefix}:w:{os.urandom(8).hex()}"
+
+
+class RedisStore:
+    """Blocks. Safe to share between threads; a forked child starts with no connection."""
+
+    def __init__(self, site: Site | None, client: Any = None, prefix: str = "") -> None:
+        self.site = site or Site("single", (_NO_PLACE,))
+        self._client = client if site is None else None
+        self._prefix = prefix
+        self._router = Router(self.site)
+        self.after_fork()
+        forget_at_fork(self)
+
+    @classmethod
+    def from_url(cls, url: str, prefix: str) -> RedisStore:
+        return cls(sites.from_url(url), prefix=prefix)
+
+    @classmethod
+    def from_client(cls, client: Any, prefix: str) -> RedisStore:
+        """Takes over where and who of the client, not its timeouts, retries or decoding."""
+        return cls(sites.from_client(client), client, prefix)
+
+    def after_fork(self) -> None:
+        self._wires: dict[Address, Wire | ClientWire] = {}
+        self._mailboxes: dict[Address, Mailbox] = {}
+        self._channel = _channel(self._prefix)
+
+    def perform(self, effect: Effect) -> Any:
+        match effect:
+            case Call():
+                return drive(self._router.conversation(effect), self._step)
+            case Listen():
+                return self._listen(effect)
+            case Nap():
+                return self._nap(effect)
+
+    def _step(self, step: Exchange | Pause) -> Any:
+        if isinstance(step, Pause):
+            return time.sleep(step.seconds)
+        return self._wire(step.address).exchange(step.data, step.deadline)
+
+    def _wire(self, address: Address) -> Wire | ClientWire:
+        wire = self._wires.get(address)
+        if wire is None:
+            made = (
+                ClientWire(self._client) if self._client is not None else Wire(self.site, address)
+            )
+            wire = self._wires.setdefault(address, made)
+        return wire
+
+    def _listen(self, listen: Listen) -> str | None:
+        if self._client is not None:
+            return "-"
+        if not listen.connect and not self._mailboxes:
+            return None
+        try:
+            address = drive(self._router.address(listen.root, now() + listen.budget), self._step)
+            return self._mailbox(address).expect(
+                listen.token, connect=listen.connect, budget=listen.budget
+            )
+        except WireError as error:
+            raise LockUnavailable(f"the {self.site} cannot be listened to: {error}") from error
+
+    def _mailbox(self, address: Address) -> Mailbox:
+        mailbox = self._mailboxes.get(address)
+        if mailbox is None:
+            wire = self._wire(address)
+            assert isinstance(wire, Wire)
+            mailbox = self._mailboxes.setdefault(address, Mailbox(self._channel, wire))
+        return mailbox
+
+    def _nap(self, nap: Nap) -> None:
+        for mailbox in self._mailboxes.values():
+            if mailbox.expects(nap.token):
+                return mailbox.wait(nap.token, nap.seconds)
+        time.sleep(min(nap.seconds, _POLL))
+
+    def unlisten(self, token: str) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.unexpect(token)
+
+    def close(self) -> None:
+        """Close what idles; the store stays usable and opens anew when asked."""
+        for mailbox in self._mailboxes.values():
+            mailbox.close()
+        for wire in self._wires.values():
+            wire.close()
+
+
+class AsyncRedisStore:
+    """Awaited. Connections belong to the event loop that opened them."""
+
+    def __init__(
+        self,
+        site: Site | None,
+        client: Any = None,
+        prefix: str = "",
+        twin: RedisStore | None = None,
+    ) -> None:
+        self.site = site or Site("single", (_NO_PLACE,))
+        self._client = client if site is None else None
+        self._prefix = prefix
+        self._router = Router(self.site)
+        self._twin = twin or RedisStore(self.site, prefix=prefix)
+        self.after_fork()
+        forget_at_fork(self)
+
+    @classmethod
+    def from_url(cls, url: str, prefix: str) -> AsyncRedisStore:
+        return cls(sites.from_url(url), prefix=prefix)
+
+    @classmethod
+    def from_client(
+        cls, client: Any, prefix: str, twin: RedisStore | None = None
+    ) -> AsyncRedisStore:
+        return cls(sites.from_client(client), client, prefix, twin)
+
+    def after_fork(self) -> None:
+        self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}
+        self._mailboxes: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, dict[Address, AsyncMailbox]
+        ] = weakref.WeakKeyDictionary()
+
+    def twin(self) -> RedisStore:
+        return self._twin
+
+    async def perform(self, effect: Effect) -> Any:
+        match effect:
+            case Call():
+                return await adrive(self._router.conversation(effect), self._step)
+            case Listen():
+                return await self._listen(effect)
+            case Nap():
+                return await self._nap(effect)
+
+    async def _step(self, step: Exchange | Pause) -> Any:
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        return await self._wire(step.address).exchange(step.data, step.deadline)
+
+    def _wire(self, address: Address) -> AsyncWire | AsyncClientWire:
+        wire = self._wires.get(address)
+        if wire is None:
+            if self._client is not None:
+                wire = AsyncClientWire(self._client)
+            else:
+                wire = AsyncWire(self.site, address)
+            self._wires[address] = wire
+        return wire
+
+    async def _listen(self, listen: Listen) -> str | None:
+        if self._client is not None:
+            return "-"
+        if not listen.connect and not self._mine:
+            return None
+        try:
+            finding = self._router.address(listen.root, now() + listen.budget)
+            mailbox = self._mailbox(await adrive(finding, self._step))
+            return await mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+        except WireError as error:
+            raise LockUnavailable(f"the {self.site} cannot be listened to: {error}") from error
+
+    @property
+    def _mine(self) -> dict[Address, AsyncMailbox]:
+        return self._mailboxes.setdefault(asyncio.get_running_loop(), {})
+
+    def _mailbox(self, address: Address) -> AsyncMailbox:
+        mailbox = self._mine.get(address)
+        if mailbox is None:
+            wire = self._wire(address)
+            assert isinstance(wire, AsyncWire)
+            # One channel per loop: the message must reach the loop that waits.
+            mailbox = self._mine[address] = AsyncMailbox(_channel(self._prefix), wire)
+        return mailbox
+
+    async def _nap(self, nap: Nap) -> None:
+        for mailbox in self._mine.values():
+            if mailbox.expects(nap.token):
+                return await mailbox.wait(nap.token, nap.seconds)
+        await asyncio.sleep(min(nap.seconds, _POLL))
+
+    def unlisten(self, token: str) -> None:
+        for mailbox in self._mine.values():
+            mailbox.unexpect(token)
+
+    async def close(self) -> None:
+        for mailbox in self._mine.values():
+            await mailbox.close()
+        for wire in self._wires.values():
+            await wire.close()

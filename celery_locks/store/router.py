@@ -1,0 +1,176 @@
+"""One call from first try to answer: which node, when to try again, what an error means. No I/O.
+
+Written once as a generator of :class:`Exchange` and :class:`Pause` steps, so that the sync and the
+async store only differ in how they take a step. Every verb may be repeated (the token makes it
+idempotent), so an unanswered try is followed by another one until the call's budget is used up;
+where the server has one address only and refuses the connection, twice is enough.
+
+A slot that is being migrated (ASK, TRYAGAIN) is waited for rather than followed: a lock's keys are
+few, and a script cannot run with half of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from redis.crc import key_slot
+
+from celery_locks.clock import now
+from celery_locks.errors import (
+    ForeignData,
+    LockUnavailable,
+    ServerOutOfMemory,
+    ServerReadOnly,
+    ServerRefused,
+)
+from celery_locks.store.base import Call
+from celery_locks.store.resp import ErrorReply, Reply, pack
+from celery_locks.store.site import Address, Site
+from celery_locks.store.wire import WireError
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Send this to that node and hand back its reply; ``WireError`` if none comes in time."""
+
+    address: Address
+    data: bytes
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Steps = Generator[Exchange | Pause, Any, Any]
+
+_FINAL = {
+    "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new"),
+    "NOAUTH": (ServerRefused, "wants a password"),
+    "WRONGPASS": (ServerRefused, "refuses our password"),
+    "NOPERM": (ServerRefused, "does not permit our user to do this"),
+    "WRONGTYPE": (
+        ForeignData,
+        "holds data of another type under one of our keys; it was left alone",
+    ),
+    "MISCONF": (ServerReadOnly, "refuses writes because it cannot persist them"),
+    "NOREPLICAS": (ServerReadOnly, "refuses writes because it has too few replicas"),
+}
+_PASSING = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY"}
+# Redis 6.2 wraps the error of a command in "ERR Error running script …": look for the word anywhere.
+_CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
+
+
+class Router:
+    """Knows the addresses of one site, as far as it has had to ask."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._primary: Address | None = site.addresses[0] if site.shape == "single" else None
+        self._slots: list[tuple[int, int, Address]] = []
+
+    def conversation(self, call: Call) -> Steps:
+        """The steps of one call; returns ``call.parse(reply)`` or raises from the tree of errors."""
+        deadline = now() + call.budget
+        data = call.script.by_sha(call.root, call.args)
+        trouble = ""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                address = yield from self.address(call.root, deadline)
+                reply = yield Exchange(address, data, self._share(tries, deadline))
+            except WireError as error:
+                trouble = str(error)
+            else:
+                if not isinstance(reply, ErrorReply):
+                    return call.parse(reply)
+                code = _code(reply)
+                if code == "NOSCRIPT":
+                    data = call.script.by_text(call.root, call.args)
+                    continue
+                self._raise_if_final(code, reply, call)
+                trouble = reply.text
+            self.forget()
+            pause = min(0.01 * 2**tries, 0.25)
+            if now() + pause >= deadline or (self._site.shape == "single" and tries > 1):
+                raise self._given_up(trouble, tries)
+            if tries > 1:
+                yield Pause(pause)
+
+    def _share(self, tries: int, deadline: float) -> float:
+        """The first try gets half of the time: its connection may have gone silent while it idled."""
+        return deadline if tries > 1 else (now() + deadline) / 2
+
+    def _raise_if_final(self, code: str, reply: ErrorReply, call: Call) -> None:
+        if code in _FINAL:
+            cls, what = _FINAL[code]
+            raise cls(f"the {self._site} {what} (lock {_subject(call)}): {reply.text}")
+        if code not in _PASSING:
+            raise LockUnavailable(
+                f"the {self._site} failed on {call.script.verb} of lock {_subject(call)}: {reply.text}"
+            )
+
+    def _given_up(self, trouble: str, tries: int) -> LockUnavailable:
+        if "READONLY" in trouble:
+            return ServerReadOnly(f"the {self._site} is read-only; point at the primary: {trouble}")
+        return LockUnavailable(f"the {self._site} gave no answer in {tries} tries: {trouble}")
+
+    def address(self, root: str, deadline: float) -> Steps:
+        """The node that has this shard; asks Sentinel or the Cluster when not known."""
+        if self._site.shape == "cluster":
+            return (yield from self._cluster_node(root, deadline))
+        if self._primary is None:
+            reply, _ = yield from self._ask_any(
+                pack("SENTINEL", "get-master-addr-by-name", self._site.service), deadline
+            )
+            self._primary = (reply[0].decode(), int(reply[1]))
+        return self._primary
+
+    def forget(self) -> None:
+        """What we knew led nowhere: ask again next time."""
+        self._slots = []
+        if self._site.shape == "sentinel":
+            self._primary = None
+
+    def _cluster_node(self, root: str, deadline: float) -> Steps:
+        if not self._slots:
+            reply, source = yield from self._ask_any(pack("CLUSTER", "SLOTS"), deadline)
+            self._slots = [
+                (first, last, (node[0].decode() or source[0], node[1]))
+                for first, last, node, *_ in reply
+            ]
+        slot = key_slot(root.encode())
+        for first, last, address in self._slots:
+            if first <= slot <= last:
+                return address
+        self._slots = []
+        raise WireError(f"no node of the {self._site} serves slot {slot}")
+
+    def _ask_any(self, question: bytes, deadline: float) -> Steps:
+        """The first usable answer of the known addresses; each gets a share of the time."""
+        trouble = "no address"
+        for position, address in enumerate(self._site.addresses):
+            share = (deadline - now()) / (len(self._site.addresses) - position + 1)
+            try:
+                reply: Reply = yield Exchange(address, question, now() + share)
+            except WireError as error:
+                trouble = str(error)
+                continue
+            if isinstance(reply, list) and reply:
+                return reply, address
+            trouble = f"{address[0]}:{address[1]} answered {reply!r}"
+        raise WireError(f"nobody of the {self._site} says where the primary is: {trouble}")
+
+
+def _code(reply: ErrorReply) -> str:
+    found = _CODE.search(reply.text)
+    return found.group(1) if found else ""
+
+
+def _subject(call: Call) -> str:
+    return repr(str(call.args[0])) if call.args else "?"

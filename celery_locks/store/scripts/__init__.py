@@ -1,0 +1,51 @@
+"""The verbs as Lua, one file each; a file's head says what it takes and what it returns."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from importlib.resources import files
+
+from celery_locks.store.resp import Arg, pack_args
+
+
+class Script:
+    """A verb's text and digest, and the commands that call it for one shard."""
+
+    def __init__(self, verb: str, *before: str) -> None:
+        self.verb = verb
+        self._parts = ("common", *before, verb)
+        self._heads: dict[tuple[str, int], bytes] = {}
+
+    @cached_property
+    def text(self) -> str:
+        return "\n".join((files(__name__) / f"{part}.lua").read_text() for part in self._parts)
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
+        """EVALSHA; its head is the same for every call with this shard and number of arguments."""
+        head = self._heads.get((root, len(args)))
+        if head is None:
+            head = self._head("EVALSHA", self.sha, root, len(args))
+            if len(self._heads) < 256:
+                self._heads[root, len(args)] = head
+        return head + pack_args(args)
+
+    def by_text(self, root: str, args: tuple[Arg, ...]) -> bytes:
+        """EVAL, which also leaves the script on the server for the next EVALSHA."""
+        return self._head("EVAL", self.text, root, len(args)) + pack_args(args)
+
+    @staticmethod
+    def _head(command: str, script: str, root: str, args: int) -> bytes:
+        return b"*%d\r\n%b" % (4 + args, pack_args((command, script, 1, root)))
+
+
+ACQUIRE = Script("acquire")
+RELEASE = Script("release")
+RENEW = Script("renew")
+FORCE_RELEASE = Script("force_release")
+INFO = Script("info", "describe")
+LIST = Script("list", "describe")

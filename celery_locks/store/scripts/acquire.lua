@@ -1,0 +1,85 @@
+-- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
+-- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
+--      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
+-- returns the fence (an integer): granted
+--         {'limit', n}: held with limit n, not ours
+--         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
+
+local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local held = root .. 'h:' .. name
+local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. ARGV[9]
+
+-- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
+local function forget_lapsed_names()
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - FORGET_MS, 'LIMIT', 0, 2)) do
+    for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
+      -- pcall: a foreign value under our key is not ours to delete.
+      for _, gone in ipairs(redis.pcall('ZRANGE', key, 0, -1)) do
+        redis.call('ZREM', key, gone)
+        redis.call('HDEL', records, gone)
+      end
+    end
+    redis.call('ZREM', index, old)
+  end
+end
+
+local function take()
+  local fence = grant(name, token, now + ttl, rest)
+  forget_lapsed_names()
+  return fence
+end
+
+-- The same token asks again: its reply was lost, or it was handed the lock and confirms.
+local function again()
+  redis.call('ZADD', index, 'GT', now + ttl, name)
+  redis.call('ZADD', held, now + ttl, token)
+  return tonumber(redis.call('HGET', records, token):match('^%d+'))
+end
+
+-- A later attempt of the same job takes the lock over: `retry` publishes before it ends.
+local function predecessor(holders)
+  for _, other in ipairs(holders) do
+    local theirs, tries = (redis.call('HGET', records, other) or ''):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
+    if theirs == job and tonumber(tries) < attempt then return other end
+  end
+end
+
+local function enqueue()
+  local queue = root .. 'q:' .. name
+  if not redis.call('ZSCORE', queue, token) then redis.call('ZADD', queue, next_number(), token) end
+  redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
+  redis.call('ZADD', index, 'GT', now + alive, name)
+  return redis.call('ZRANK', queue, token) + 1
+end
+
+local function busy()
+  local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
+  local holders = redis.call('ZRANGE', held, 0, 7, 'WITHSCORES')
+  local reply = {'busy', holders[2] - now, position, now}
+  for i = 1, #holders, 2 do
+    reply[#reply + 1] = holders[i]
+    reply[#reply + 1] = holders[i + 1]
+    reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
+  end
+  return reply
+end
+
+if redis.call('EXISTS', held) == 0 then return take() end
+if redis.call('ZSCORE', held, token) then return again() end
+drop_lapsed(held)
+local holders = redis.call('ZRANGE', held, 0, -1)
+if #holders > 0 then
+  local theirs = (redis.call('HGET', records, holders[1]) or ''):match('^%d+ %d+ %d+ (%d+)')
+  if theirs and tonumber(theirs) ~= limit then return {'limit', tonumber(theirs)} end
+end
+local former = job ~= '-' and predecessor(holders)
+if former then
+  redis.call('ZREM', held, former)
+  redis.call('HDEL', records, former)
+  return take()
+end
+local my_turn = hand_over(name, token)
+if my_turn then redis.call('ZREM', root .. 'q:' .. name, token) end
+if my_turn or redis.call('ZCARD', held) < limit then return take() end
+return busy()

@@ -1,0 +1,83 @@
+-- What every verb shares; the loader puts this text in front of each of them.
+--
+-- KEYS[1] is the root of one shard, "<prefix>:{<shard>}:". Every key is the root plus one of:
+--   h:<name>  zset    token -> expiry ms        the holders; lapsed ones stay until someone needs the room
+--   q:<name>  zset    token -> ticket           the waiters, first come first served
+--   records   hash    token -> record           what each holder and waiter is, and got
+--   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
+--   fence     string  the last number given out, as fence or as ticket
+--
+-- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <about>", times in ms by this server.
+-- A waiter has fence 0 and, as since, the moment until which it counts as alive.
+--
+-- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
+
+local root = KEYS[1]
+local records, index = root .. 'records', root .. 'index'
+local clock = redis.call('TIME')
+local micros = clock[1] * 1000000 + clock[2]
+local now = math.floor(micros / 1000)
+
+-- A granted waiter has this long to confirm before the next in line is asked.
+local CLAIM_MS = 500
+-- A lapsed name is forgotten this long after; until then its holder may still revive it.
+local FORGET_MS = 60000
+
+-- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
+local function next_number()
+  local last = tonumber(redis.call('GET', root .. 'fence') or 0)
+  local number = micros > last and micros or last + 1
+  redis.call('SET', root .. 'fence', string.format('%.0f', number))
+  return number
+end
+
+-- The holder's zset goes last: whatever fails before it (a key of a foreign type) leaves no lock.
+local function grant(name, token, expiry, rest)
+  local fence = next_number()
+  redis.call('ZADD', index, 'GT', expiry, name)
+  redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, now) .. rest)
+  redis.call('ZADD', root .. 'h:' .. name, expiry, token)
+  return fence
+end
+
+local function drop_lapsed(held)
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now)) do
+    redis.call('ZREM', held, token)
+    redis.call('HDEL', records, token)
+  end
+end
+
+-- Gives free slots to the first living waiters, for the claim window, and tells each of them.
+-- Nobody listening on a waiter's channel means its process is gone: the next one is asked.
+-- The waiter `self` is not granted here: returns true when it is its turn.
+local function hand_over(name, self)
+  local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  if not head then return false end
+  drop_lapsed(held)
+  local taken = redis.call('ZCARD', held)
+  while head do
+    local record = redis.call('HGET', records, head) or ''
+    local alive, rest = record:match('^0 (%d+) (.*)$')
+    local limit, channel = record:match('^0 %d+ %d+ (%d+) %S+ %d+ (%S+)')
+    if limit and taken >= tonumber(limit) then return false end
+    if head == self then return true end
+    redis.call('ZREM', queue, head)
+    local heard = alive and tonumber(alive) > now and 1 or 0
+    if heard == 1 and channel ~= '-' then heard = redis.pcall('PUBLISH', channel, head) end
+    if heard ~= 0 then
+      grant(name, head, now + CLAIM_MS, rest)
+      taken = taken + 1
+    elseif alive then
+      redis.call('HDEL', records, head)
+    end
+    head = redis.call('ZRANGE', queue, 0, 0)[1]
+  end
+  return false
+end
+
+local function forget_if_empty(name)
+  if redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name) == 0 then
+    redis.call('ZREM', index, name)
+  end
+end

@@ -1,0 +1,5 @@
+-- info: one lock as it is now.
+-- ARGV 1 name
+-- returns {now, describe(name)}
+
+return {now, describe(ARGV[1])}

@@ -1,0 +1,195 @@
+"""Where the lock server is: a URL or a client becomes a :class:`Site`.
+
+A site is data: how to open a connection (redis-py's classes and arguments, less its timeouts and
+retries, which are ours to set) and which of three shapes the server has. ``router.py`` finds the
+address to talk to from it.
+
+URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two shapes
+that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
+and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+import redis.asyncio.connection as aio_connection
+import redis.connection as sync_connection
+
+from celery_locks.errors import LockUsageError
+
+Address = tuple[str, int]
+Shape = Literal["single", "sentinel", "cluster"]
+
+# What says where and who; everything else of a user's client (timeouts, retries, decoding) is not taken.
+_KEPT = (
+    "host",
+    "port",
+    "path",
+    "db",
+    "username",
+    "password",
+    "credential_provider",
+    "client_name",
+    "socket_keepalive",
+    "socket_keepalive_options",
+    "socket_type",
+)
+# A channel costs a handshake round trip less without these two.
+_LEAN = {"protocol": 2, "lib_name": None, "lib_version": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One lock server, of whatever shape. ``kwargs`` open a connection to any of its nodes."""
+
+    shape: Shape
+    addresses: tuple[Address, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    transport: Literal["tcp", "tls", "unix"] = "tcp"
+    service: str = ""
+    sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
+        return (
+            f"{self.shape} lock server at {places}"
+            if self.shape != "single"
+            else f"lock server at {places}"
+        )
+
+    def connection(self, address: Address, timeout: float, *, asyncio: bool = False) -> Any:
+        """An unconnected redis-py connection; connecting and each handshake reply may take ``timeout``."""
+        module: Any = aio_connection if asyncio else sync_connection
+        asks_sentinel = self.shape == "sentinel" and address in self.addresses
+        kwargs = {**_LEAN, **(self.sentinel_kwargs if asks_sentinel else self.kwargs)}
+        kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        if self.transport == "unix":
+            return module.UnixDomainSocketConnection(**kwargs)
+        kwargs |= {"host": address[0], "port": address[1]}
+        cls = module.SSLConnection if self.transport == "tls" else module.Connection
+        return cls(**kwargs)
+
+
+def from_url(url: str) -> Site:
+    scheme = urlsplit(url).scheme
+    base, _, shape = scheme.partition("+")
+    if base not in ("redis", "rediss", "unix") or shape not in ("", "sentinel", "cluster"):
+        raise LockUsageError(
+            f"{_hidden(url)!r} is no lock server URL; write redis://, rediss://, unix://, "
+            "redis+sentinel:// or redis+cluster://"
+        )
+    if not shape:
+        return _single(url)
+    return _several(url, base, "sentinel" if shape == "sentinel" else "cluster")
+
+
+def _hidden(url: str) -> str:
+    """The URL without its password, for messages."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at else url
+
+
+def _single(url: str) -> Site:
+    try:
+        parsed = dict(sync_connection.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {error}") from None
+    kwargs = _kept(parsed)
+    if "path" in kwargs:
+        return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
+    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
+    return Site("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
+
+
+def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    path = parts.path.strip("/").split("/")
+    db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
+    query = f"?{parts.query}" if parts.query else ""
+    sites = [
+        _single(f"{base}://{login}{at}{host}/{db}{query}") for host in hosts.split(",") if host
+    ]
+    if not sites or (shape == "sentinel" and not path[0]):
+        raise LockUsageError(f"{_hidden(url)!r} must name its hosts and, for Sentinel, the service")
+    addresses = tuple(site.addresses[0] for site in sites)
+    return Site(
+        shape,
+        addresses,
+        sites[0].kwargs,
+        sites[0].transport,
+        service=path[0] if shape == "sentinel" else "",
+    )
+
+
+def from_client(client: Any) -> Site | None:
+    """The site of a redis-py client, sync or async; None for one that has no sockets (fakeredis)."""
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        return _from_cluster(client)
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        raise LockUsageError(f"{client!r} is no redis-py client; give one, or a URL to from_url")
+    if hasattr(pool, "sentinel_manager"):
+        return _from_sentinel(pool)
+    if not _has_socket(pool.connection_class):
+        return None
+    kwargs = _kept(pool.connection_kwargs)
+    if "path" in kwargs:
+        return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
+    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
+    return Site("single", (address,), kwargs, _transport(pool.connection_class))
+
+
+def _from_sentinel(pool: Any) -> Site:
+    sentinels = [s.connection_pool.connection_kwargs for s in pool.sentinel_manager.sentinels]
+    return Site(
+        "sentinel",
+        tuple((s["host"], int(s["port"])) for s in sentinels),
+        _placeless(pool.connection_kwargs),
+        _transport(pool.connection_class),
+        service=pool.service_name,
+        sentinel_kwargs=_placeless(sentinels[0]),
+    )
+
+
+def _from_cluster(client: Any) -> Site:
+    manager = client.nodes_manager
+    nodes = tuple((node.host, int(node.port)) for node in manager.startup_nodes.values())
+    kwargs = getattr(manager, "connection_kwargs", None) or client.connection_kwargs
+    tls = bool(kwargs.get("ssl")) or _transport(kwargs.get("connection_class")) == "tls"
+    return Site("cluster", nodes, _placeless(kwargs), "tls" if tls else "tcp")
+
+
+def _kept(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in kwargs.items()
+        if (key in _KEPT or key.startswith("ssl_")) and value is not None
+    }
+
+
+def _placeless(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in _kept(kwargs).items() if key not in ("host", "port")}
+
+
+def _transport(connection_class: Any) -> Literal["tcp", "tls"]:
+    tls = (sync_connection.SSLConnection, aio_connection.SSLConnection)
+    return (
+        "tls" if isinstance(connection_class, type) and issubclass(connection_class, tls) else "tcp"
+    )
+
+
+def _has_socket(connection_class: type) -> bool:
+    """fakeredis' connections are subclasses of redis-py's that read no socket."""
+    base: Any = (
+        aio_connection.AbstractConnection
+        if issubclass(connection_class, aio_connection.AbstractConnection)
+        else sync_connection.AbstractConnection
+    )
+    return getattr(connection_class, "read_response", None) is base.read_response

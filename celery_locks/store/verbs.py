@@ -1,0 +1,179 @@
+"""The verbs of a lock store as calls: what goes to each script and what its reply means.
+
+Pure: no I/O and no clock. ``Verbs`` knows the layout (prefix and shards); the contract of each
+script stands at the head of its ``.lua`` file.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from celery_locks.errors import LimitMismatch, LockUsageError
+from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
+from celery_locks.store import scripts
+from celery_locks.store.base import Call
+
+DEFAULT_PREFIX = "celery-locks"
+CALL_LIMIT = 3.0
+RENEW_BATCH = 400
+PAGE = 100
+
+
+class Renewal(NamedTuple):
+    """One lease in a batch: enough to renew it and to say which one was lost."""
+
+    name: str
+    token: str
+    ttl: float
+
+
+class Page(NamedTuple):
+    """A part of the list, and where it goes on; ``cursor`` is "" at the end."""
+
+    locks: list[LockInfo]
+    cursor: str
+
+
+def budget_of(ttl: float) -> float:
+    """The longest a call for such a lease may take: a third of it, so two tries fit before the end."""
+    return min(ttl / 3, CALL_LIMIT)
+
+
+class Verbs:
+    """Builds the calls for one prefix, spread over ``shards`` hash tags."""
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX, shards: int = 1) -> None:
+        if not prefix or set(prefix) & set("{} \r\n"):
+            raise LockUsageError(f"prefix {prefix!r} must be a text without braces and spaces")
+        if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+            raise LockUsageError(f"shards is {shards!r}; it must be a whole number from 1")
+        self.prefix = prefix
+        self.roots = [f"{prefix}:{{{shard}}}:" for shard in range(shards)]
+
+    def root(self, name: str) -> str:
+        """The shard of a lock: the same in every process that uses this prefix and shard count."""
+        if len(self.roots) == 1:
+            return self.roots[0]
+        return self.roots[zlib.crc32(name.encode()) % len(self.roots)]
+
+    def acquire(
+        self, spec: LockSpec, token: str, holder: Holder, *, alive: float = 0, channel: str = "-"
+    ) -> Call:
+        """Answers with the fence, or with a ``Conflict``."""
+        job = "j" + quote(holder.task_id, safe="") if holder.task_id else "-"
+        args = (
+            spec.name,
+            token,
+            _ms(spec.ttl),
+            spec.limit,
+            job,
+            holder.retries,
+            _ms(alive),
+            channel,
+            holder.about(),
+        )
+
+        def parse(reply: Any) -> int | Conflict:
+            return reply if isinstance(reply, int) else _refused(spec, reply)
+
+        return Call(scripts.ACQUIRE, self.root(spec.name), args, parse, budget_of(spec.ttl))
+
+    def release(
+        self, name: str, token: str, *, keep: float = 0, budget: float = CALL_LIMIT
+    ) -> Call:
+        """Answers True if the lock was ours until now."""
+        return Call(scripts.RELEASE, self.root(name), (name, token, _ms(keep)), bool, budget)
+
+    def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
+        """For leases of one shard; answers with the set of tokens that are lost."""
+        args = tuple(arg for name, token, ttl in batch for arg in (name, token, _ms(ttl)))
+
+        def parse(reply: Any) -> set[str]:
+            return {batch[position].token for position in reply}
+
+        return Call(scripts.RENEW, self.root(batch[0].name), args, parse, budget)
+
+    def force_release(self, name: str, token: str = "") -> Call:
+        """Answers with the holders that had it."""
+
+        def parse(reply: Any) -> tuple[Holder, ...]:
+            return tuple(_holders(reply[1:]))
+
+        return Call(scripts.FORCE_RELEASE, self.root(name), (name, token), parse, CALL_LIMIT)
+
+    def info(self, name: str) -> Call:
+        """Answers with the ``LockInfo``, or None when nobody holds it or waits for it."""
+
+        def parse(reply: Any) -> LockInfo | None:
+            now, lock = reply
+            return _info(lock, now) if len(lock) > 2 else None
+
+        return Call(scripts.INFO, self.root(name), (name,), parse, CALL_LIMIT)
+
+    def page(self, cursor: str = "", size: int = PAGE) -> Call:
+        """Answers with a ``Page``; its cursor names the shard and the place in it."""
+        shard, _, inner = (cursor or "0:0").partition(":")
+
+        def parse(reply: Any) -> Page:
+            locks = [_info(lock, reply[1]) for lock in reply[2:]]
+            return Page(locks, self._next(int(shard), reply[0].decode()))
+
+        return Call(scripts.LIST, self.roots[int(shard)], (inner, size), parse, CALL_LIMIT)
+
+    def _next(self, shard: int, inner: str) -> str:
+        if inner != "0":
+            return f"{shard}:{inner}"
+        return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _refused(spec: LockSpec, reply: list[Any]) -> Conflict:
+    if reply[0] == b"limit":
+        raise LimitMismatch(
+            f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
+            "use one limit for a name, or another name"
+        )
+    _, lapses, position, _now, *holders = reply
+    return Conflict(spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position)
+
+
+def _info(lock: list[Any], now: int) -> LockInfo:
+    name, held, *rest = lock
+    entries = list(_holders(rest))
+    limit = int(rest[2].split(b" ", 4)[3]) if rest[2] else 1
+    return LockInfo(name.decode(), limit, tuple(entries[:held]), tuple(entries[held:]), now / 1000)
+
+
+def _holders(flat: Sequence[Any]) -> Iterable[Holder]:
+    for start in range(0, len(flat), 3):
+        yield _holder(*flat[start : start + 3])
+
+
+def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
+    """A record as ``common.lua`` describes it; a waiter's score is its ticket, in microseconds."""
+    if not record:
+        return Holder(token=token.decode(), expires_at=float(score) / 1000)
+    fence, since, ttl, _limit, job, attempt, _channel, about = record.split(b" ", 7)
+    waiting = fence == b"0"
+    said = json.loads(about)
+    return Holder(
+        token=token.decode(),
+        fence=int(fence),
+        task_id=None if job == b"-" else unquote(job[1:].decode()),
+        task=said.get("task"),
+        retries=int(attempt),
+        worker=said.get("worker"),
+        host=said.get("host"),
+        pid=said.get("pid"),
+        extra=said.get("extra", {}),
+        ttl=int(ttl) / 1000,
+        acquired_at=float(score) / 1e6 if waiting else int(since) / 1000,
+        expires_at=int(since) / 1000 if waiting else float(score) / 1000,
+    )

@@ -1,0 +1,329 @@
+"""Bytes to and from one node, each exchange bounded by one deadline; sync and async.
+
+redis-py opens the connection (TCP, TLS, unix socket, password, database); then we write and read
+on its socket ourselves. Idle connections are kept per node and used last-in first-out. There is
+no liveness check before use: every call we make may be repeated, so a stale connection costs one
+more try, not a round trip each time. After a fork the child starts with none.
+
+This is the only file that touches what redis-py does not promise: ``Connection._sock`` and, async,
+``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import weakref
+from typing import Any, Protocol
+
+import redis.exceptions
+
+from celery_locks.clock import now
+from celery_locks.errors import ServerRefused, ServerTooOld
+from celery_locks.store.resp import ErrorReply, Incomplete, Reply, pack, parse
+from celery_locks.store.site import Address, Site
+
+MINIMUM = (6, 2)
+_CHUNK = 16384
+
+
+class Forgetful(Protocol):
+    """Something whose state (sockets, locks of other threads) is the parent's after a fork."""
+
+    def after_fork(self) -> None: ...
+
+
+_forgetful: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+
+
+def forget_at_fork(thing: Forgetful) -> None:
+    _forgetful.add(thing)
+
+
+def _after_fork() -> None:
+    for thing in list(_forgetful):
+        thing.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class WireError(Exception):
+    """No answer came from this node: it may or may not have done what it was asked."""
+
+
+def _refusal(site: Site, address: Address, error: Exception) -> Exception:
+    """What a failure to connect means: final if the server refuses us, else worth another try."""
+    if isinstance(error, redis.exceptions.AuthenticationError) or _says_refused(str(error)):
+        return ServerRefused(f"the {site} refuses our user or password: {error}")
+    return WireError(f"cannot connect to {_place(address)}: {error}")
+
+
+def _says_refused(text: str) -> bool:
+    return bool(re.search(r"WRONGPASS|NOAUTH|NOPERM|invalid password|invalid username", text))
+
+
+def _place(address: Address) -> str:
+    return f"{address[0]}:{address[1]}" if address[1] else address[0]
+
+
+def _check_version(address: Address, info: Reply) -> None:
+    """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
+    found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
+    version = tuple(int(part) for part in found.groups()) if found else MINIMUM
+    if version < MINIMUM:
+        raise ServerTooOld(
+            f"the lock server at {_place(address)} is Redis {version[0]}.{version[1]}; "
+            f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
+        )
+
+
+class Link:
+    """One open connection, blocking."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._sock = connection._sock
+        self._rest = b""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        self._sock.settimeout(max(0.001, deadline - now()))
+        self._sock.sendall(data)
+
+    def receive(self, deadline: float) -> Reply:
+        """The next reply; TimeoutError at the deadline, whatever drips in before it."""
+        data = self._rest
+        while True:
+            try:
+                if data:
+                    reply, end = parse(data)
+                    self._rest = data[end:]
+                    return reply
+            except Incomplete:
+                self._sock.settimeout(max(0.001, deadline - now()))
+                if now() >= deadline:
+                    raise TimeoutError("the reply did not end in time") from None
+            data += self._recv()
+
+    def _recv(self) -> bytes:
+        chunk: bytes = self._sock.recv(_CHUNK)
+        if not chunk:
+            raise ConnectionError("the server closed the connection")
+        return chunk
+
+    def exchange(self, data: bytes, deadline: float) -> Reply:
+        self.send(data, deadline)
+        return self.receive(deadline)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+class Wire:
+    """All connections of this process to one node."""
+
+    def __init__(self, site: Site, address: Address) -> None:
+        self._site = site
+        self._address = address
+        self._idle: list[Link] = []
+        self._version_is_good = False
+        forget_at_fork(self)
+
+    def exchange(self, data: bytes, deadline: float) -> Reply:
+        """Send and read one reply; ``WireError`` when that did not work out by the deadline."""
+        link = self._take() or self.open(deadline)
+        try:
+            reply = link.exchange(data, deadline)
+        except (OSError, ValueError) as error:
+            self.drop(link)
+            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+        except BaseException:
+            # Interrupted between question and answer: the next user would read our reply.
+            link.close()
+            raise
+        self._idle.append(link)
+        return reply
+
+    def _take(self) -> Link | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def open(self, deadline: float) -> Link:
+        """A new connection; connect, AUTH and SELECT share the time that is left."""
+        connection = self._site.connection(self._address, max(0.001, (deadline - now()) / 3))
+        try:
+            connection.connect()
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise _refusal(self._site, self._address, error) from error
+        link = Link(connection)
+        try:
+            self._check(link, deadline)
+        except (OSError, ValueError) as error:
+            link.close()
+            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+        return link
+
+    def _check(self, link: Link, deadline: float) -> None:
+        if not self._version_is_good:
+            _check_version(self._address, link.exchange(pack("INFO", "server"), deadline))
+            self._version_is_good = True
+
+    def drop(self, link: Link) -> None:
+        """One connection failed: those that idle are most likely as dead."""
+        self.close()
+        link.close()
+
+    def close(self) -> None:
+        while link := self._take():
+            link.close()
+
+    def after_fork(self) -> None:
+        # The sockets are the parent's too: forget them, do not speak on them.
+        self._idle = []
+
+
+class AsyncLink:
+    """One open connection, awaited."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._rest = b""
+
+    async def send(self, data: bytes) -> None:
+        self._connection._writer.write(data)
+        await self._connection._writer.drain()
+
+    async def receive(self) -> Reply:
+        data = self._rest
+        while True:
+            try:
+                if data:
+                    reply, end = parse(data)
+                    self._rest = data[end:]
+                    return reply
+            except Incomplete:
+                pass
+            chunk = await self._connection._reader.read(_CHUNK)
+            if not chunk:
+                raise ConnectionError("the server closed the connection")
+            data += chunk
+
+    async def exchange(self, data: bytes) -> Reply:
+        await self.send(data)
+        return await self.receive()
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+
+class AsyncWire:
+    """All connections of this process to one node, kept apart by event loop."""
+
+    def __init__(self, site: Site, address: Address) -> None:
+        self._site = site
+        self._address = address
+        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncLink]]
+        self._idle = weakref.WeakKeyDictionary()
+        self._version_is_good = False
+        forget_at_fork(self)
+
+    @property
+    def _mine(self) -> list[AsyncLink]:
+        return self._idle.setdefault(asyncio.get_running_loop(), [])
+
+    async def exchange(self, data: bytes, deadline: float) -> Reply:
+        idle = self._mine
+        link: AsyncLink | None = idle.pop() if idle else None
+        try:
+            async with asyncio.timeout(deadline - now()):
+                link = link or await self.open(deadline)
+                reply = await link.exchange(data)
+        except (OSError, ValueError) as error:
+            await self.close()
+            if link:
+                await link.close()
+            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+        except BaseException:
+            if link:
+                await link.close()
+            raise
+        idle.append(link)
+        return reply
+
+    async def open(self, deadline: float) -> AsyncLink:
+        connection = self._site.connection(self._address, deadline - now(), asyncio=True)
+        try:
+            await connection.connect()
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise _refusal(self._site, self._address, error) from error
+        link = AsyncLink(connection)
+        if not self._version_is_good:
+            _check_version(self._address, await link.exchange(pack("INFO", "server")))
+            self._version_is_good = True
+        return link
+
+    async def close(self) -> None:
+        idle = self._mine
+        while idle:
+            await idle.pop().close()
+
+    def after_fork(self) -> None:
+        self._idle = weakref.WeakKeyDictionary()
+
+
+class ClientWire:
+    """For a client without sockets (fakeredis): the same commands through its own method."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def exchange(self, data: bytes, deadline: float) -> Reply:
+        try:
+            reply = self._client.execute_command(*_unpacked(data))
+        except redis.exceptions.RedisError as error:
+            return _as_error_reply(error)
+        return _as_bytes(reply)
+
+    def close(self) -> None:
+        """The client is its owner's to close."""
+
+
+class AsyncClientWire:
+    """``ClientWire``, awaited."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def exchange(self, data: bytes, deadline: float) -> Reply:
+        try:
+            reply = await self._client.execute_command(*_unpacked(data))
+        except redis.exceptions.RedisError as error:
+            return _as_error_reply(error)
+        return _as_bytes(reply)
+
+    async def close(self) -> None:
+        """The client is its owner's to close."""
+
+
+def _unpacked(data: bytes) -> Any:
+    return parse(data)[0]
+
+
+def _as_bytes(reply: Any) -> Reply:
+    if isinstance(reply, str):
+        return reply.encode()
+    if isinstance(reply, list):
+        return [_as_bytes(item) for item in reply]
+    plain: Reply = reply
+    return plain
+
+
+def _as_error_reply(error: redis.exceptions.RedisError) -> ErrorReply:
+    if isinstance(error, redis.exceptions.NoScriptError):
+        return ErrorReply("NOSCRIPT")
+    if isinstance(error, redis.exceptions.ConnectionError):
+        raise WireError(str(error)) from error
+    return ErrorReply(str(error))
