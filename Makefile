@@ -1,0 +1,66 @@
+# Everything runs in .venv, made on first use: by uv when it is there, else by venv and pip.
+# PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+# Fast first: a mistake shows in seconds, before any worker is started.
+TESTS := $(wildcard tests/unit tests/contract tests/integration tests/acceptance)
+
+ifneq ($(UV),)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+else
+# A Debian python3 without python3-venv makes a venv without pip: the outer pip fills it.
+INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
+	then $(BIN)/python -m pip "$$@"; else $(PYTHON) -m pip --python $(BIN)/python "$$@"; fi; }; \
+	pip install --quiet --disable-pip-version-check
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench format clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+venv: $(VENV)/.dev ## make .venv with everything for development
+
+demo: $(VENV)/.demo ## watch several processes contend for one lock
+	@$(BIN)/python -m examples.demo $(ARGS)
+
+test: $(VENV)/.dev ## all tests, fast ones first
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+check: $(VENV)/.dev ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy celery_locks
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+
+bench: $(VENV)/.bench ## measure against the floor and the peers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(VENV)/.dev ## let ruff format and fix what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove .venv, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "celery-locks needs Python 3.11 or newer; name one with PYTHON=..." >&2; exit 1; }
+ifneq ($(UV),)
+	@$(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+else
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(VENV)
+endif
+
+# One hidden stamp per set of extras, older than pyproject.toml means: install again.
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	@echo "installing celery-locks[$*] into $(VENV) ..."
+	@$(INSTALL) -e '.[$*]'
+	@touch $@

