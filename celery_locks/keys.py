@@ -28,7 +28,9 @@ _HEAD = 150
 _FORMATTER = string.Formatter()
 
 
-def bound(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bound(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
     try:
         binding = signature.bind(*args, **kwargs)
@@ -61,9 +63,11 @@ def _filled(
     try:
         value, _ = _FORMATTER.get_field(place, (), arguments)
     except (KeyError, IndexError, AttributeError, TypeError) as error:
-        raise LockUsageError(f"the lock key {template!r} has no value for {{{place}}}: {error!r}") from None
+        raise LockUsageError(
+            f"the lock key {template!r} has no value for {{{place}}}: {error!r}"
+        ) from None
     if spec or conversion:
-        value = _FORMATTER.convert_field(value, conversion)  # type: ignore[no-untyped-call]
+        value = _FORMATTER.convert_field(value, conversion)
         return format(value, spec)
     return value if isinstance(value, str) else _stable(place, value).strip('"')
 
@@ -71,7 +75,9 @@ def _filled(
 def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     name = key(*args, **kwargs)
     if not isinstance(name, str) or not name:
-        raise LockUsageError(f"the lock key function {key!r} returned {name!r}; it must return a text")
+        raise LockUsageError(
+            f"the lock key function {key!r} returned {name!r}; it must return a text"
+        )
     return shortened(name)
 
 
@@ -80,7 +86,9 @@ def check_template(template: str, signature: inspect.Signature, where: str) -> N
     try:
         fields = [place for _, place, _, _ in _FORMATTER.parse(template) if place is not None]
     except ValueError as error:
-        raise LockUsageError(f"{where}: the lock key {template!r} is no template: {error}") from None
+        raise LockUsageError(
+            f"{where}: the lock key {template!r} is no template: {error}"
+        ) from None
     known = list(signature.parameters)
     for place in fields:
         first = place.replace("[", ".").split(".")[0]
@@ -115,7 +123,7 @@ def _stable(parameter: str, value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """JSON for anything that a message may carry, the same on both ends of it."""
-    if value is None or isinstance(value, bool | str) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
         return _plain(value.value)
@@ -126,7 +134,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Set):
-        return sorted((_plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        return sorted(
+            (_plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True)
+        )
     return _text(value)
 
 

@@ -86,7 +86,9 @@ def combined(*said: Mapping[str, Any]) -> LockOptions:
 
 def _check_key(key: object, where: str) -> None:
     if key is not None and not callable(key) and not (isinstance(key, str) and key):
-        raise LockUsageError(f"{where}: key is {key!r}; write a template such as 'invoice:{{id}}' or a function")
+        raise LockUsageError(
+            f"{where}: key is {key!r}; write a template such as 'invoice:{{id}}' or a function"
+        )
 
 
 def _check_enabled(enabled: object, where: str) -> None:

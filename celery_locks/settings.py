@@ -62,12 +62,16 @@ def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
 
 
 def is_redis(url: str) -> bool:
-    return url.startswith(("redis://", "rediss://", "redis+socket://", "sentinel://", "sentinels://"))
+    return url.startswith(
+        ("redis://", "rediss://", "redis+socket://", "sentinel://", "sentinels://")
+    )
 
 
 def _site_options(transport: Mapping[str, Any], tls: Any) -> dict[str, Any]:
     """What of Celery's options says where and who the server is."""
-    kept = {word: transport[word] for word in ("master_name", "sentinel_kwargs") if word in transport}
+    kept = {
+        word: transport[word] for word in ("master_name", "sentinel_kwargs") if word in transport
+    }
     if isinstance(tls, Mapping):
         kept |= {word: value for word, value in tls.items() if word.startswith("ssl_")}
     elif tls:

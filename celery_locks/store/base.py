@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from celery_locks.store.resp import Arg, Reply
-from celery_locks.store.scripts import Script
+from celery_locks.store.scripts import Command, Script
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Call:
     """One script on one shard; answered by ``parse(reply)`` within ``budget`` seconds or an error."""
 
-    script: Script
+    script: Script | Command
     root: str
     args: tuple[Arg, ...]
     parse: Callable[[Any], Any]

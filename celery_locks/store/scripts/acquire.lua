@@ -1,14 +1,16 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
+--      10 '1' to ask first whether this attempt of the job has ended elsewhere
 -- returns the fence (an integer): granted
+--         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local held = root .. 'h:' .. name
-local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. ARGV[9]
+local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. #name .. ' ' .. name .. ARGV[9]
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
 local function forget_lapsed_names()
@@ -65,6 +67,10 @@ local function busy()
   return reply
 end
 
+if ARGV[10] == '1' then
+  local ended = redis.call('GET', root .. 'd:' .. job)
+  if ended and tonumber(ended) >= attempt then return {'done'} end
+end
 if redis.call('EXISTS', held) == 0 then return take() end
 if redis.call('ZSCORE', held, token) then return again() end
 drop_lapsed(held)
