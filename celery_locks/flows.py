@@ -46,7 +46,7 @@ def new_token() -> str:
 class Flows(Generic[L]):
     """The flows over one layout.
 
-    ``store`` is the blocking one, for the keeper; ``unlisten`` is the driving store's.
+    ``store`` is the one for the keeper's thread; ``unlisten`` is the driving store's.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from typing import Protocol
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import BaseLease
-from celery_locks.native import original
+from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Renewal, Verbs, budget_of
 
@@ -85,7 +85,7 @@ class Keeper:
         self._debts: dict[str, Debt] = {}
         self._chores: list[Chore] = []
         self._watched: dict[int, Callable[[], None]] = {}
-        self._starting = original("_thread", "allocate_lock")()
+        self._starting = native_lock()
         self._bell: tuple[int, int] | None = None
         self._wakes_at = -math.inf
 
@@ -115,6 +115,15 @@ class Keeper:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
         self._debts[token] = Debt(name, token, store, verbs, until)
         self.wake_by(now())
+
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is due and no debt is left, for so long; for a process that exits."""
+        until = now() + seconds
+        while self._bell and self._is_busy() and now() < until:
+            original("time", "sleep")(0.005)
+
+    def _is_busy(self) -> bool:
+        return bool(self._debts) or any(chore.due <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
         """Run ``chore`` in the keeper's thread whenever it is due, for as long as the process lives."""

@@ -80,7 +80,7 @@ class Locks:
     def _setup(self, store: RedisStore, layout: Layout) -> None:
         self._store: Store = store
         self.verbs, self.ttl = layout_of(store, layout)
-        self._flows = Flows(Lease, store, self.verbs, store.unlisten)
+        self._flows = Flows(Lease, store.twin(), self.verbs, store.unlisten)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:

@@ -198,7 +198,13 @@ class Execution:
             can_requeue=has_message,
             times_requeued=int(self.note.get("times", 0)),
             patience_used=time.time() - float(self.note.get("since", time.time())),
+            longest_pause=self._longest_pause(),
         )
+
+    def _longest_pause(self) -> float:
+        """A delayed message must come before its visibility timeout makes copies of it."""
+        transport = self.task.app.conf.broker_transport_options or {}
+        return float(transport.get("visibility_timeout", 3600)) / 4
 
     def _skip(self, conflict: Conflict) -> dict[str, Any]:
         holder = conflict.holders[0].as_dict() if conflict.holders else None

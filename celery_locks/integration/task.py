@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from celery import Task
@@ -66,7 +67,9 @@ class LockedTask(Task):  # type: ignore[misc]
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
         settings = locks_of(self.app).settings.task
-        return lock_options.combined(settings, self._lock_said, said_by_call or {})
+        if said_by_call:
+            return lock_options.combined(settings, self._lock_said, said_by_call)
+        return _usual(_Same(settings), _Same(self._lock_said))
 
     @property
     def lock(self) -> Lease | Unlocked:
@@ -120,6 +123,25 @@ class LockedTask(Task):  # type: ignore[misc]
 
 
 _OWN = {"lock_options", "lock"}
+
+
+class _Same:
+    """A mapping as a key: the very same object, which is kept alive by being one."""
+
+    def __init__(self, words: Mapping[str, Any]) -> None:
+        self.words = words
+
+    def __hash__(self) -> int:
+        return id(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.words is self.words
+
+
+@lru_cache(maxsize=4096)
+def _usual(settings: _Same, said: _Same) -> LockOptions:
+    """The options of a call that says nothing itself: made once for each task."""
+    return lock_options.combined(settings.words, said.words)
 
 
 def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:

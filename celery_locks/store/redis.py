@@ -46,6 +46,7 @@ class RedisStore:
         self._client = client if site is None else None
         self._prefix = prefix
         self._router = Router(self.site)
+        self._twin: RedisStore | None = None
         self.after_fork()
         forget_at_fork(self)
 
@@ -59,6 +60,17 @@ class RedisStore:
     def from_client(cls, client: Any, prefix: str) -> RedisStore:
         """Takes over where and who of the client, not its timeouts, retries or decoding."""
         return cls(sites.from_client(client), client, prefix)
+
+    def twin(self) -> RedisStore:
+        """A store of the same server with connections of its own, for the keeper's thread.
+
+        A greenlet's socket cannot be used in another thread.
+        """
+        if self._twin is None:
+            self._twin = RedisStore(
+                None if self._client is not None else self.site, self._client, self._prefix
+            )
+        return self._twin
 
     def after_fork(self) -> None:
         self._wires: dict[Address, Wire | ClientWire] = {}
