@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from celery import Task
@@ -38,6 +37,7 @@ class LockedTask(Task):  # type: ignore[misc]
     Request = "celery_locks.integration.request:LockRequest"
 
     _lock_said: Mapping[str, Any] = {}
+    _lock_usual: tuple[Any, LockOptions] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,7 +69,10 @@ class LockedTask(Task):  # type: ignore[misc]
         settings = locks_of(self.app).settings.task
         if said_by_call:
             return lock_options.combined(settings, self._lock_said, said_by_call)
-        return _usual(_Same(settings), _Same(self._lock_said))
+        made_from = (settings, self._lock_said)
+        if self._lock_usual is None or self._lock_usual[0] != made_from:
+            self._lock_usual = (made_from, lock_options.combined(*made_from))
+        return self._lock_usual[1]
 
     @property
     def lock(self) -> Lease | Unlocked:
@@ -123,25 +126,6 @@ class LockedTask(Task):  # type: ignore[misc]
 
 
 _OWN = {"lock_options", "lock"}
-
-
-class _Same:
-    """A mapping as a key: the very same object, which is kept alive by being one."""
-
-    def __init__(self, words: Mapping[str, Any]) -> None:
-        self.words = words
-
-    def __hash__(self) -> int:
-        return id(self.words)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.words is self.words
-
-
-@lru_cache(maxsize=4096)
-def _usual(settings: _Same, said: _Same) -> LockOptions:
-    """The options of a call that says nothing itself: made once for each task."""
-    return lock_options.combined(settings.words, said.words)
 
 
 def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
