@@ -32,7 +32,7 @@ logger = logging.getLogger("celery_locks")
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _ALONG = 0.25
-# The longest sleep while anything is held: poll's clock stands still while the machine is suspended.
+# The longest sleep while anything is held: poll's clock stands still while the machine sleeps.
 _NAP = 1.0
 
 
@@ -126,7 +126,7 @@ class Keeper:
         return bool(self._debts) or any(chore.due <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
-        """Run ``chore`` in the keeper's thread whenever it is due, for as long as the process lives."""
+        """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
         self._chores.append(chore)
         self.wake_by(chore.due)
 
@@ -136,7 +136,7 @@ class Keeper:
         self.wake_by(-math.inf)
 
     def wake_by(self, due: float) -> None:
-        """Ring only if the thread would sleep too long; an acquire and release usually rings never."""
+        """Ring only if the thread would sleep too long; acquire and release usually never ring."""
         if self._bell is None:
             with self._starting:
                 if self._bell is None:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script on one shard; answered by ``parse(reply)`` within ``budget`` seconds or an error."""
+    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``."""
 
     script: Script | Command
     root: str

@@ -26,7 +26,7 @@ from celery_locks.errors import LockUsageError
 Address = tuple[str, int]
 Shape = Literal["single", "sentinel", "cluster"]
 
-# What says where and who; everything else of a user's client (timeouts, retries, decoding) is not taken.
+# What says where and who; a user's timeouts, retries and decoding are not taken over.
 _KEPT = (
     "host",
     "port",
@@ -64,7 +64,7 @@ class Site:
         )
 
     def connection(self, address: Address, timeout: float, *, asyncio: bool = False) -> Any:
-        """An unconnected redis-py connection; connecting and each handshake reply may take ``timeout``."""
+        """An unconnected redis-py connection; each step of its handshake may take ``timeout``."""
         module: Any = aio_connection if asyncio else sync_connection
         asks_sentinel = self.shape == "sentinel" and address in self.addresses
         kwargs = {**_LEAN, **(self.sentinel_kwargs if asks_sentinel else self.kwargs)}
@@ -162,7 +162,7 @@ def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site
 
 
 def from_client(client: Any) -> Site | None:
-    """The site of a redis-py client, sync or async; None for one that has no sockets (fakeredis)."""
+    """The site of a redis-py client, sync or async; None for one without sockets (fakeredis)."""
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         return _from_cluster(client)
     pool = getattr(client, "connection_pool", None)
