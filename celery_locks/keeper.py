@@ -44,8 +44,9 @@ class Charge:
     verbs: Verbs
     due: float = 0.0
 
-    def plan(self) -> None:
-        self.due = now() + self.lease.ttl / 3
+    def plan(self, again: bool = False) -> None:
+        """A third of the ttl from now; at once if the ttl was changed while we renewed with the old."""
+        self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
@@ -176,13 +177,13 @@ class Keeper:
             for charge in batch:
                 self._failed(charge, error)
             return
-        for charge in batch:
-            if charge.lease.token in lost:
-                self.discard(charge.lease.token)
+        for charge, renewal in zip(batch, renewals, strict=True):
+            if renewal.token in lost:
+                self.discard(renewal.token)
                 charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
             else:
-                charge.lease.renewed(sent_at)
-                charge.plan()
+                charge.lease.renewed(sent_at, renewal.ttl)
+                charge.plan(again=renewal.ttl != charge.lease.ttl)
 
     def _failed(self, charge: Charge, error: Exception) -> None:
         if now() >= charge.lease.deadline:
