@@ -154,6 +154,7 @@ class Keeper:
         return max(0.05, budget_of(shortest) / max(1, calls))
 
     def _renew_due(self) -> None:
+        self._drop_ended()
         charges = list(self._charges.values())
         moment = now()
         if not any(charge.due <= moment for charge in charges):
@@ -162,6 +163,12 @@ class Keeper:
         budget = self._patience(len(rounds))
         for batch in rounds:
             self._renew(batch, budget)
+
+    def _drop_ended(self) -> None:
+        """``check`` found it past its deadline: renewed on, it would stay taken with nobody inside."""
+        for token, charge in list(self._charges.items()):
+            if charge.lease.has_ended:
+                self.discard(token)
 
     def _renew(self, batch: list[Charge], budget: float) -> None:
         first = batch[0]
