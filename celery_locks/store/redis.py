@@ -107,20 +107,20 @@ class RedisStore:
         return mailbox
 
     def _nap(self, nap: Nap) -> None:
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL))
 
     def unlisten(self, token: str) -> None:
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):
             mailbox.unexpect(token)
 
     def close(self) -> None:
         """Close what idles; the store stays usable and opens anew when asked."""
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):
             mailbox.close()
-        for wire in self._wires.values():
+        for wire in list(self._wires.values()):
             wire.close()
 
 
