@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.store import site as sites
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
@@ -150,7 +150,13 @@ class AsyncRedisStore:
     def from_client(
         cls, client: Any, prefix: str, twin: RedisStore | None = None
     ) -> AsyncRedisStore:
-        return cls(sites.from_client(client), client, prefix, twin)
+        site = sites.from_client(client)
+        if site is None and twin is None:
+            raise LockUsageError(
+                f"{client!r} has no sockets, so leases cannot be renewed beside it; "
+                "give a blocking client of the same server as keeper_client"
+            )
+        return cls(site, client, prefix, twin)
 
     def after_fork(self) -> None:
         self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}
