@@ -11,6 +11,7 @@ and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,8 +41,13 @@ _KEPT = (
     "socket_keepalive_options",
     "socket_type",
 )
-# A channel costs a handshake round trip less without these two.
-_LEAN = {"protocol": 2, "lib_name": None, "lib_version": None}
+# Without its name a connection costs a round trip less; redis-py changed how to say so.
+_NAMELESS: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in inspect.signature(sync_connection.AbstractConnection.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
+_LEAN = {"protocol": 2, **_NAMELESS}
 
 
 @dataclass(frozen=True, slots=True)
