@@ -111,6 +111,7 @@ def test_wait_gets_a_lock_whose_holder_vanished(face: Face, other: Face, place: 
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.usefixtures("without_repoll")
 def test_wait_on_a_semaphore_fills_each_free_slot(
     face: Face, other: Face, in_thread: Callable[..., Any]
 ) -> None:
@@ -211,6 +212,7 @@ def test_waiters_are_seen_in_their_order(face: Face, place: Place) -> None:
     assert [listed for listed in admin.list_locks(locks)][0].waiters == info.waiters
 
 
+@pytest.mark.usefixtures("without_repoll")
 def test_crowd_never_exceeds_the_limit(
     face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
 ) -> None:
