@@ -154,4 +154,3 @@ def store_of(locks: Locks) -> RedisStore:
     store = locks._store
     assert isinstance(store, RedisStore)
     return store
-
