@@ -11,6 +11,7 @@ and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -40,8 +41,13 @@ _KEPT = (
     "socket_keepalive_options",
     "socket_type",
 )
-# A channel costs a handshake round trip less without these two.
-_LEAN = {"protocol": 2, "lib_name": None, "lib_version": None}
+# Without its name a connection costs a round trip less; redis-py changed how to say so.
+_NAMELESS: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in inspect.signature(sync_connection.AbstractConnection.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
+_LEAN = {"protocol": 2, **_NAMELESS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,9 @@ def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_url(url: str) -> Site:
-    scheme = urlsplit(url).scheme
-    base, _, shape = scheme.partition("+")
-    if base not in ("redis", "rediss", "unix") or shape not in ("", "sentinel", "cluster"):
+    base, _, shape = url.partition("://")[0].partition("+")
+    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or shape not in shapes:
         raise LockUsageError(
             f"{_hidden(url)!r} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
@@ -123,16 +129,20 @@ def _from_url(url: str) -> Site:
 
 
 def _hidden(url: str) -> str:
-    """The URL without its password, for messages."""
+    """The URL for messages, without what may be a password: the login and the query."""
     head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url
+    scheme = head.split("://")[0] + "://" if "://" in head else ""
+    place, query, _ = tail.partition("?")
+    return (f"{scheme}…@" if at else "") + place + ("?…" if query else "")
 
 
 def _single(url: str) -> Site:
     try:
         parsed = dict(sync_connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {error}") from None
+        # "Port could not be cast …" quotes what it read, half a password if that has a slash in it.
+        why = "is its password percent-encoded?" if "@" in url else error
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {why}") from None
     kwargs = _kept(parsed)
     if "path" in kwargs:
         return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
@@ -141,7 +151,10 @@ def _single(url: str) -> Site:
 
 
 def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL") from None
     login, at, hosts = parts.netloc.rpartition("@")
     path = parts.path.strip("/").split("/")
     db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
@@ -158,6 +171,8 @@ def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site
         sites[0].kwargs,
         sites[0].transport,
         service=path[0] if shape == "sentinel" else "",
+        # The login is the servers'; how to trust a certificate is the sentinels' too.
+        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
     )
 
 
