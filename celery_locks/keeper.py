@@ -44,8 +44,9 @@ class Charge:
     verbs: Verbs
     due: float = 0.0
 
-    def plan(self) -> None:
-        self.due = now() + self.lease.ttl / 3
+    def plan(self, again: bool = False) -> None:
+        """A third of the ttl from now; at once if the ttl was changed while we renewed with the old."""
+        self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
@@ -153,6 +154,7 @@ class Keeper:
         return max(0.05, budget_of(shortest) / max(1, calls))
 
     def _renew_due(self) -> None:
+        self._drop_ended()
         charges = list(self._charges.values())
         moment = now()
         if not any(charge.due <= moment for charge in charges):
@@ -161,6 +163,12 @@ class Keeper:
         budget = self._patience(len(rounds))
         for batch in rounds:
             self._renew(batch, budget)
+
+    def _drop_ended(self) -> None:
+        """``check`` found it past its deadline: renewed on, it would stay taken with nobody inside."""
+        for token, charge in list(self._charges.items()):
+            if charge.lease.has_ended:
+                self.discard(token)
 
     def _renew(self, batch: list[Charge], budget: float) -> None:
         first = batch[0]
@@ -176,13 +184,13 @@ class Keeper:
             for charge in batch:
                 self._failed(charge, error)
             return
-        for charge in batch:
-            if charge.lease.token in lost:
-                self.discard(charge.lease.token)
+        for charge, renewal in zip(batch, renewals, strict=True):
+            if renewal.token in lost:
+                self.discard(renewal.token)
                 charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
             else:
-                charge.lease.renewed(sent_at)
-                charge.plan()
+                charge.lease.renewed(sent_at, renewal.ttl)
+                charge.plan(again=renewal.ttl != charge.lease.ttl)
 
     def _failed(self, charge: Charge, error: Exception) -> None:
         if now() >= charge.lease.deadline:

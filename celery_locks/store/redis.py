@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.store import site as sites
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
@@ -107,20 +107,20 @@ class RedisStore:
         return mailbox
 
     def _nap(self, nap: Nap) -> None:
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL))
 
     def unlisten(self, token: str) -> None:
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):
             mailbox.unexpect(token)
 
     def close(self) -> None:
         """Close what idles; the store stays usable and opens anew when asked."""
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):
             mailbox.close()
-        for wire in self._wires.values():
+        for wire in list(self._wires.values()):
             wire.close()
 
 
@@ -150,7 +150,13 @@ class AsyncRedisStore:
     def from_client(
         cls, client: Any, prefix: str, twin: RedisStore | None = None
     ) -> AsyncRedisStore:
-        return cls(sites.from_client(client), client, prefix, twin)
+        site = sites.from_client(client)
+        if site is None and twin is None:
+            raise LockUsageError(
+                f"{client!r} has no sockets, so leases cannot be renewed beside it; "
+                "give a blocking client of the same server as keeper_client"
+            )
+        return cls(site, client, prefix, twin)
 
     def after_fork(self) -> None:
         self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}

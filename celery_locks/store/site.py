@@ -77,9 +77,9 @@ class Site:
 
 
 def from_url(url: str) -> Site:
-    scheme = urlsplit(url).scheme
-    base, _, shape = scheme.partition("+")
-    if base not in ("redis", "rediss", "unix") or shape not in ("", "sentinel", "cluster"):
+    base, _, shape = url.partition("://")[0].partition("+")
+    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or shape not in shapes:
         raise LockUsageError(
             f"{_hidden(url)!r} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
@@ -90,16 +90,20 @@ def from_url(url: str) -> Site:
 
 
 def _hidden(url: str) -> str:
-    """The URL without its password, for messages."""
+    """The URL for messages, without what may be a password: the login and the query."""
     head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url
+    scheme = head.split("://")[0] + "://" if "://" in head else ""
+    place, query, _ = tail.partition("?")
+    return (f"{scheme}…@" if at else "") + place + ("?…" if query else "")
 
 
 def _single(url: str) -> Site:
     try:
         parsed = dict(sync_connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {error}") from None
+        # "Port could not be cast …" quotes what it read, half a password if that has a slash in it.
+        why = "is its password percent-encoded?" if "@" in url else error
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {why}") from None
     kwargs = _kept(parsed)
     if "path" in kwargs:
         return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
@@ -108,7 +112,10 @@ def _single(url: str) -> Site:
 
 
 def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL") from None
     login, at, hosts = parts.netloc.rpartition("@")
     path = parts.path.strip("/").split("/")
     db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
@@ -125,6 +132,8 @@ def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site
         sites[0].kwargs,
         sites[0].transport,
         service=path[0] if shape == "sentinel" else "",
+        # The login is the servers'; how to trust a certificate is the sentinels' too.
+        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
     )
 
 

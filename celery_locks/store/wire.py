@@ -93,6 +93,10 @@ class Link:
 
     def receive(self, deadline: float) -> Reply:
         """The next reply; TimeoutError at the deadline, whatever drips in before it."""
+        self._sock.settimeout(max(0.001, deadline - now()))
+        return self._receive(deadline)
+
+    def _receive(self, deadline: float) -> Reply:
         data = self._rest
         while True:
             try:
@@ -114,7 +118,7 @@ class Link:
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
         self.send(data, deadline)
-        return self.receive(deadline)
+        return self._receive(deadline)  # the timeout that was just set still fits
 
     def close(self) -> None:
         self._connection.disconnect()
