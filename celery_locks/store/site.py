@@ -11,6 +11,7 @@ and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,8 +41,17 @@ _KEPT = (
     "socket_keepalive_options",
     "socket_type",
 )
-# A channel costs a handshake round trip less without these two.
-_LEAN = {"protocol": 2, "lib_name": None, "lib_version": None}
+
+
+def _lean() -> dict[str, Any]:
+    """Spares each new connection the round trips in which redis-py would introduce itself."""
+    takes = inspect.signature(sync_connection.AbstractConnection.__init__).parameters
+    if "driver_info" in takes:  # its name since redis-py 7.1, which warns of the older two
+        return {"protocol": 2, "driver_info": None}
+    return {"protocol": 2, "lib_name": None, "lib_version": None}
+
+
+_LEAN = _lean()
 
 
 @dataclass(frozen=True, slots=True)
