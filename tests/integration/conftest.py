@@ -84,5 +84,3 @@ def locks() -> Iterator[Open]:
 def news() -> Iterator[News]:
     with News() as one:
         yield one
-
-

@@ -1,12 +1,13 @@
-"""The network between us and the server breaks: silence, lateness, lost replies, one byte at a time."""
+"""The network between us and the server breaks: silence, lateness, lost replies, drips."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_locks import LeaseLost, LockUnavailable, Locks, State
+from celery_locks import LeaseLost, Locks, LockUnavailable, State
 from celery_locks.clock import now
 from celery_locks.keeper import keeper
 from celery_locks.testing.servers import EmbeddedServer
@@ -58,7 +59,7 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
     assert lease.state is State.LOST
     lost_at = news.wait(lease, "lost")
     assert 0 <= lost_at - lease.deadline < 0.25
-    assert news.of(lease) == ["acquired", "renewed"][: 1 + lease.renewals] + ["suspended", "lost"]
+    assert news.of(lease) == ["acquired", *["renewed"] * lease.renewals, "suspended", "lost"]
     assert [error.name for _, error in told.calls] == ["hole"]
     with pytest.raises(LeaseLost):
         lease.check()
@@ -107,7 +108,7 @@ def test_grant_that_comes_too_late_is_given_back(
 def test_lost_reply_gives_the_same_lease_and_no_orphan(
     face: Open, valkey: EmbeddedServer, proxy: Proxy
 ) -> None:
-    """The server granted, its answer was lost: asking again with the token finds that very grant."""
+    """The server granted, its answer was lost: the same token asks again and finds its grant."""
     locks = face(proxy.url)
     locks.release(locks.acquire("warm", ttl=3))
     proxy.drop_next_reply(b"EVALSHA")
@@ -165,8 +166,8 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
         keeper.give_back(f"d{number}", f"{number:024x}", flows._store, near.locks.verbs, now() + 60)
     lease = far.acquire("healthy", ttl=1)
     wait_until(lambda: lease.renewals >= 6 or lease.state is State.LOST, 5)
-    assert news.of(lease).count("lost") == 0
-    assert "suspended" not in news.of(lease)
+    assert lease.state is State.HELD
+    assert set(news.of(lease)) == {"acquired", "renewed"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -219,7 +220,6 @@ def test_waiter_outlives_a_cut_pubsub_connection(face: Open, proxy: Proxy) -> No
     holder, waiter = Locks.from_url(proxy.url), face(proxy.url)
     held = holder.acquire("busy", ttl=10)
     assert held is not None
-    import threading
 
     def cut_then_release() -> None:
         wait_until(lambda: holder.info("busy").waiters, 3)  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ class SyncFace:
 
 
 class AsyncFace:
-    """``AsyncLocks`` in a loop of its own that runs during a verb only; the keeper needs no loop."""
+    """``AsyncLocks`` in a loop that runs during a verb only; the keeper needs none."""
 
     def __init__(self, url: str, **layout: Any) -> None:
         self.locks = AsyncLocks.from_url(url, **layout)

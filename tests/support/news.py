@@ -41,7 +41,9 @@ class News:
     def wait(self, lease: Any, kind: str, deadline: float = 5.0) -> float:
         """Wait for such an event; returns when it came."""
         return wait_until(
-            lambda: self.moment(lease, kind), deadline, what=f"{kind} of {lease}, not {self.of(lease)}"
+            lambda: self.moment(lease, kind),
+            deadline,
+            what=f"{kind} of {lease}, not {self.of(lease)}",
         )
 
 
