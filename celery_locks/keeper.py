@@ -64,6 +64,7 @@ class Debt:
     verbs: Verbs
     until: float
     due: float = field(default_factory=now)
+    trouble: str = "no time was left"
 
 
 class Keeper:
@@ -201,22 +202,50 @@ class Keeper:
             charge.plan_again()
 
     def _pay_debts(self) -> None:
+        self._forget_old_debts()
         moment = now()
-        due = [debt for debt in list(self._debts.values()) if debt.due <= moment]
-        budget = self._patience(len(due))
-        for debt in due:
-            if self._paid(debt, budget):
-                self._debts.pop(debt.token, None)
+        owed = _by_place([debt for debt in list(self._debts.values()) if debt.due <= moment])
+        # Half of what a call may take: the renewals wait meanwhile.
+        budget = self._patience(2 * len(owed))
+        for debts in owed:
+            self._pay(debts, now() + budget)
+
+    def _pay(self, debts: list[Debt], until: float) -> None:
+        """What one place is owed. Once it does not answer, the rest would only cost time too."""
+        for debt in debts:
+            if now() >= until:
+                return
+            self._debts.pop(debt.token, None)
+            if not self._paid(debt, until - now()):
+                self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
+                for unpaid in debts:
+                    unpaid.due = now() + 0.25
+                return
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
             debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
-        except LockUnavailable as error:
-            debt.due = now() + 0.25
-            if debt.due < debt.until:
-                return False
-            logger.warning("lock %r could not be given back and lapses: %s", debt.name, error)
+        except Exception as error:
+            if not isinstance(error, LockUnavailable):
+                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
+            debt.trouble = str(error)
+            return False
         return True
+
+    def _forget_old_debts(self) -> None:
+        for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
+            self._debts.pop(debt.token, None)
+            logger.warning(
+                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+            )
+
+
+def _by_place(debts: list[Debt]) -> list[list[Debt]]:
+    """Those of one store and shard together: they are reached or not reached together."""
+    places: dict[tuple[int, str], list[Debt]] = {}
+    for debt in debts:
+        places.setdefault((id(debt.store), debt.verbs.root(debt.name)), []).append(debt)
+    return list(places.values())
 
 
 def _batches(charges: list[Charge]) -> list[list[Charge]]:
