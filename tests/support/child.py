@@ -10,11 +10,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def start_python(code: str, *arguments: str) -> "subprocess.Popen[str]":
-    """Run ``code``; what it prints can be read line by line from ``stdout``."""
+    """Run ``code``; what it prints can be read line by line, and its stdin ends when we say."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
