@@ -75,6 +75,20 @@ def face(request: pytest.FixtureRequest) -> Iterator[Open]:
 
 
 @pytest.fixture
+def both() -> Iterator[Callable[..., list[Any]]]:
+    """``both(url)`` opens both faces, for faults that are too slow to be made twice."""
+    opened: list[Face] = []
+
+    def open_both(url: str, **layout: Any) -> list[Any]:
+        opened.extend(made := [kind(url, **layout) for kind in FACES.values()])
+        return made
+
+    yield open_both
+    for face in opened:
+        face.close()
+
+
+@pytest.fixture
 def locks() -> Iterator[Open]:
     """``locks(url)`` opens ``Locks``, behind the same verbs."""
     yield from _opener(FACES, "sync")

@@ -1,4 +1,4 @@
-"""A server that is none: it answers INFO with a version of our choice, or with anything at all."""
+"""A server that is none: it answers with a version, an address or anything of our choice."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ class FakeServer:
 
     def __init__(self, version: str, greeting: bytes | None = None) -> None:
         body = f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n".encode()
-        self._answer = greeting or b"$%d\r\n%b\r\n" % (len(body), body)
+        self.answer = greeting or b"$%d\r\n%b\r\n" % (len(body), body)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.heard: list[bytes] = []
 
@@ -39,6 +39,21 @@ class FakeServer:
             try:
                 while data := connection.recv(65536):
                     self.heard.append(data)
-                    connection.sendall(self._answer)
+                    connection.sendall(self.answer)
             except OSError:
                 pass
+
+
+class FakeSentinel(FakeServer):
+    """Names the primary that we tell it to name."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def name_primary(self, host: str, port: int) -> None:
+        words = [host.encode(), str(port).encode()]
+        self.answer = b"*2\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+
+    @property
+    def url(self) -> str:
+        return super().url.replace("redis://", "redis+sentinel://").replace("/0", "/service/0")
