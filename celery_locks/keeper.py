@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
@@ -45,8 +45,12 @@ class Charge:
     verbs: Verbs
     due: float
 
+    @property
+    def name(self) -> str:
+        return self.lease.name
+
     def plan(self, again: bool = False) -> None:
-        """A third of the ttl from now; at once if the ttl was changed while we renewed with the old."""
+        """A third of the ttl from now; at once if the ttl was changed while we renewed."""
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
@@ -65,6 +69,7 @@ class Debt:
     verbs: Verbs
     until: float
     due: float = field(default_factory=now)
+    trouble: str = "no time was left"
 
 
 class Chore(Protocol):
@@ -206,7 +211,7 @@ class Keeper:
             self._renew(batch, budget)
 
     def _drop_ended(self) -> None:
-        """``check`` found it past its deadline: renewed on, it would stay taken with nobody inside."""
+        """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""
         for token, charge in list(self._charges.items()):
             if charge.lease.has_ended:
                 self.discard(token)
@@ -242,34 +247,60 @@ class Keeper:
             charge.plan_again()
 
     def _pay_debts(self) -> None:
+        self._forget_old_debts()
         moment = now()
-        due = [debt for debt in list(self._debts.values()) if debt.due <= moment]
-        budget = self.patience(len(due))
-        for debt in due:
-            if self._paid(debt, budget):
-                self._debts.pop(debt.token, None)
+        owed = _by_place([debt for debt in list(self._debts.values()) if debt.due <= moment])
+        # Half of what a call may take: the renewals wait meanwhile.
+        budget = self.patience(2 * len(owed))
+        for debts in owed:
+            self._pay(debts, now() + budget)
+
+    def _pay(self, debts: list[Debt], until: float) -> None:
+        """What one place is owed. Once it does not answer, the rest would only cost time too."""
+        for debt in debts:
+            if now() >= until:
+                return
+            self._debts.pop(debt.token, None)
+            if not self._paid(debt, until - now()):
+                self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
+                for unpaid in debts:
+                    unpaid.due = now() + 0.25
+                return
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
             debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
-        except LockUnavailable as error:
-            debt.due = now() + 0.25
-            if debt.due < debt.until:
-                return False
-            logger.warning("lock %r could not be given back and lapses: %s", debt.name, error)
+        except Exception as error:
+            if not isinstance(error, LockUnavailable):
+                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
+            debt.trouble = str(error)
+            return False
         return True
+
+    def _forget_old_debts(self) -> None:
+        for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
+            self._debts.pop(debt.token, None)
+            logger.warning(
+                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+            )
+
+
+T = TypeVar("T", Charge, Debt)
+
+
+def _by_place(things: list[T]) -> list[list[T]]:
+    """Those of one store and shard together: they are reached or not reached together."""
+    places: dict[tuple[int, str], list[T]] = {}
+    for thing in things:
+        places.setdefault((id(thing.store), thing.verbs.root(thing.name)), []).append(thing)
+    return list(places.values())
 
 
 def _batches(charges: list[Charge]) -> list[list[Charge]]:
-    """What goes into one call each: one store, one shard, not too many."""
-    groups: dict[tuple[int, str], list[Charge]] = {}
-    for charge in charges:
-        groups.setdefault((id(charge.store), charge.verbs.root(charge.lease.name)), []).append(
-            charge
-        )
+    """What goes into one call each: one place, not too many."""
     return [
         group[start : start + RENEW_BATCH]
-        for group in groups.values()
+        for group in _by_place(charges)
         for start in range(0, len(group), RENEW_BATCH)
     ]
 

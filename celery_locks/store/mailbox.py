@@ -89,7 +89,7 @@ class Mailbox:
         link = self._wire.open(deadline)
         try:
             link.exchange(pack("SUBSCRIBE", self.channel), deadline)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             link.close()
             raise WireError(f"cannot subscribe: {error}") from error
         self._link = link
@@ -194,12 +194,17 @@ class AsyncMailbox:
         self._mail.pop(token, None)
 
     async def _subscribe(self, deadline: float) -> None:
+        link: AsyncLink | None = None
         try:
             async with asyncio.timeout(deadline - now()):
                 link = await self._wire.open(deadline)
                 await link.exchange(pack("SUBSCRIBE", self.channel))
-        except OSError as error:
-            raise WireError(f"cannot subscribe: {error}") from error
+        except BaseException as error:
+            if link:
+                await link.close()
+            if isinstance(error, OSError | ValueError):
+                raise WireError(f"cannot subscribe: {error}") from error
+            raise
         self._link = link
         self._pulse.heard()
         self._reader = asyncio.create_task(self._read(link))

@@ -62,6 +62,11 @@ _FINAL = {
 }
 _PASSING = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY"}
 # Redis 6.2 wraps a command's error in "ERR Error running script …": look for the word anywhere.
+# Refusals without a code: of a command in a script, in other words on each server, and of a command
+# with more than ten arguments before any login.
+_NO_PERMISSION = re.compile(
+    r"ACL failure in script|The user executing the script can't|unauthenticated (multi)?bulk"
+)
 _CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
 
 
@@ -169,7 +174,9 @@ class Router:
 
 def _code(reply: ErrorReply) -> str:
     found = _CODE.search(reply.text)
-    return found.group(1) if found else ""
+    if found:
+        return found.group(1)
+    return "NOPERM" if _NO_PERMISSION.search(reply.text) else ""
 
 
 def _subject(call: Call) -> str:

@@ -23,6 +23,7 @@ import redis.asyncio.connection as aio_connection
 import redis.connection as sync_connection
 
 from celery_locks.errors import LockUsageError
+from celery_locks.store.resp import pack
 
 Address = tuple[str, int]
 Shape = Literal["single", "sentinel", "cluster"]
@@ -41,13 +42,19 @@ _KEPT = (
     "socket_keepalive_options",
     "socket_type",
 )
-# Without its name a connection costs a round trip less; redis-py changed how to say so.
-_NAMELESS: dict[str, Any] = (
-    {"driver_info": None}
-    if "driver_info" in inspect.signature(sync_connection.AbstractConnection.__init__).parameters
-    else {"lib_name": None, "lib_version": None}
-)
-_LEAN = {"protocol": 2, **_NAMELESS}
+# Said in ``Site.greetings``, so kept from redis-py.
+_GREETED = ("username", "password", "client_name", "db")
+
+
+def _lean() -> dict[str, Any]:
+    """Spares each new connection the round trips in which redis-py would introduce itself."""
+    takes = inspect.signature(sync_connection.AbstractConnection.__init__).parameters
+    if "driver_info" in takes:  # its name since redis-py 7.1, which warns of the older two
+        return {"protocol": 2, "driver_info": None}
+    return {"protocol": 2, "lib_name": None, "lib_version": None}
+
+
+_LEAN = _lean()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class Site:
     transport: Literal["tcp", "tls", "unix"] = "tcp"
     service: str = ""
     sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    # Nodes whose version was found good; all stores of a site share the knowledge.
+    checked: set[Address] = field(default_factory=set, compare=False)
 
     def __str__(self) -> str:
         places = ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
@@ -70,16 +79,38 @@ class Site:
         )
 
     def connection(self, address: Address, timeout: float, *, asyncio: bool = False) -> Any:
-        """An unconnected redis-py connection; each step of its handshake may take ``timeout``."""
+        """An unconnected redis-py connection; each step of connecting may take ``timeout``."""
         module: Any = aio_connection if asyncio else sync_connection
-        asks_sentinel = self.shape == "sentinel" and address in self.addresses
-        kwargs = {**_LEAN, **(self.sentinel_kwargs if asks_sentinel else self.kwargs)}
+        kwargs = {**_LEAN, **self._kwargs_for(address)}
         kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        for said_by_us in () if "credential_provider" in kwargs else _GREETED:
+            kwargs.pop(said_by_us, None)
         if self.transport == "unix":
             return module.UnixDomainSocketConnection(**kwargs)
         kwargs |= {"host": address[0], "port": address[1]}
         cls = module.SSLConnection if self.transport == "tls" else module.Connection
         return cls(**kwargs)
+
+    def greetings(self, address: Address) -> list[bytes]:
+        """What a new connection says first, all at once and under our own deadline.
+
+        redis-py would wait for each answer, and bounds the pauses in it rather than the whole: a
+        server that drips would hold us for seconds. Only a credential provider is left to it.
+        """
+        kwargs = self._kwargs_for(address)
+        if "credential_provider" in kwargs:
+            return []
+        login = [kwargs[word] for word in ("username", "password") if kwargs.get(word)]
+        said = [pack("AUTH", *login)] if login else []
+        if name := kwargs.get("client_name"):
+            said.append(pack("CLIENT", "SETNAME", name))
+        if db := kwargs.get("db"):
+            said.append(pack("SELECT", db))
+        return said
+
+    def _kwargs_for(self, address: Address) -> Mapping[str, Any]:
+        asks_sentinel = self.shape == "sentinel" and address in self.addresses
+        return self.sentinel_kwargs if asks_sentinel else self.kwargs
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
