@@ -118,12 +118,27 @@ class BaseLease:
 
     # What follows is for the keeper and the face.
 
-    def renewed(self, sent_at: float) -> None:
+    @property
+    def has_ended(self) -> bool:
+        """Lost and told so, or released: nothing is left to renew."""
+        return self._end is not None
+
+    def retime(self, ttl: float, sent_at: float) -> None:
+        """To be renewed with another ttl. A shorter one counts as soon as the store may know it."""
+        with self._ending:
+            self.ttl = ttl
+            self._deadline = min(self._deadline, trusted_until(sent_at, ttl))
+
+    def renewed(self, sent_at: float, ttl: float | None = None) -> None:
+        """The store has it for another ``ttl``, by default the lease's own."""
         with self._ending:
             if self._end:
                 return
             revived = now() >= self._deadline
-            self._deadline = max(self._deadline, trusted_until(sent_at, self.ttl))
+            until = trusted_until(sent_at, ttl or self.ttl)
+            # With a ttl from before a change, nobody knows which of the two came last in the store.
+            nearer = ttl is not None and ttl != self.ttl
+            self._deadline = min(self._deadline, until) if nearer else max(self._deadline, until)
             self._suspended = False
             self.renewals += 1
         events.emit("revived" if revived else "renewed", self.name, self.token, self.fence)
@@ -179,7 +194,10 @@ class Lease(BaseLease):
     face: Face
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours."""
+        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours.
+
+        A renewal never shortens: a smaller ttl shows once what was granted before has run out.
+        """
         self.face.renew(self, ttl)
 
     def release(self) -> bool:

@@ -117,7 +117,8 @@ class Locks:
         """``acquire`` for those who want to know who holds it instead."""
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
-        context: Hashable = threading.get_ident()
+        # Not its ident: that of a thread that ended is given to the next one.
+        context: Hashable = threading.current_thread()
         entered = self._flows.reenter(name, context) if reentrant else None
         if entered:
             return entered

@@ -27,5 +27,5 @@ def _allocate() -> Any:
 
 
 def native_lock() -> Any:
-    """A lock that the keeper's thread and greenlets can share; hold it for moments, never over I/O."""
+    """A lock that the keeper's thread and greenlets can share; not to be held over I/O."""
     return _allocate()()

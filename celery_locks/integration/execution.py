@@ -118,7 +118,7 @@ class Execution:
         )
 
     def _may_be_a_copy(self) -> bool:
-        """Redelivered, requeued by us, or delayed: the ways by which a message comes to be twice."""
+        """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
         return bool(redelivered or "since" in self.note or self.request.eta)
 

@@ -183,7 +183,7 @@ class _SignalEvent(ctypes.Structure):
 
 
 class _LostHere(LeaseLost):
-    """What the interpreter raises asynchronously: it takes a class and makes the instance itself."""
+    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
 
     def __init__(self) -> None:
         lease: Lease = _of_thread.lease

@@ -77,7 +77,7 @@ class LockedTask(Task):  # type: ignore[misc]
 
     @property
     def lock(self) -> Lease | Unlocked:
-        """The lease this execution holds. Where it runs unlocked, something whose check() passes."""
+        """The lease this execution holds; where it runs unlocked, one whose check() passes."""
         return current_lease() or Unlocked()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ class LockedTask(Task):  # type: ignore[misc]
         return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
 
     def after_return(self, *outcome: Any) -> None:
-        """Release whatever is still held; nothing in the worker's main process, which holds none."""
+        """Release whatever is still held; in the worker's main process that is nothing."""
         execution = self.request.get("celery_locks_execution")
         if execution:
             execution.release()

@@ -157,7 +157,7 @@ class Wards:
     def _watch(self, ward: Ward) -> None:
         pid = ward.pid
         if pid is None or pid in self._pidfds or not self.sees_deaths:
-            return None
+            return
         try:
             self._pidfds[pid] = os.pidfd_open(pid)
         except ProcessLookupError:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One script on one shard; answered by ``parse(reply)`` within ``budget`` seconds or an error."""
+    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``."""
 
     script: Script | Command
     root: str
@@ -33,8 +33,8 @@ class Call:
 class Listen:
     """Be ready to be woken for ``token``; answered with the channel, or None if not connected.
 
-    With ``connect`` it subscribes if need be; a store that cannot listen answers "-", and its
-    waiters live by polling.
+    With ``connect`` it subscribes if need be; a store that cannot listen, never or not now, answers
+    "-", and its waiters live by polling: whether the server is there at all, the next call says.
     """
 
     root: str

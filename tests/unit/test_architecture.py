@@ -18,12 +18,12 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From the bottom up. A room may import from its own layer and those below it. The first layer is
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
-    {"errors", "model", "clock", "events"},
+    {"errors", "model", "clock", "events", "native"},
     {"store"},
-    {"lease", "policy", "keys", "settings"},
-    {"locks", "aio", "keeper", "task_lock", "recipes"},
+    {"lease", "options", "policy", "keys", "settings"},
+    {"keeper", "flows", "locks", "aio"},
     {"integration"},
-    {"admin", "__init__"},
+    {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django"},
     {"testing"},
 )

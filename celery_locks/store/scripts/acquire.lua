@@ -55,6 +55,15 @@ local function enqueue()
   return redis.call('ZRANK', queue, token) + 1
 end
 
+-- It may stand in line, with the limit of then.
+local function refuse(theirs)
+  if redis.call('ZREM', root .. 'q:' .. name, token) == 1 then
+    redis.call('HDEL', records, token)
+    hand_over(name)
+  end
+  return {'limit', theirs}
+end
+
 local function busy()
   local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
   local holders = redis.call('ZRANGE', held, 0, 7, 'WITHSCORES')
@@ -74,18 +83,18 @@ end
 if redis.call('EXISTS', held) == 0 then return take() end
 if redis.call('ZSCORE', held, token) then return again() end
 drop_lapsed(held)
+-- Those in line come first; only what they leave is ours to look at.
+local my_turn = hand_over(name, token)
 local holders = redis.call('ZRANGE', held, 0, -1)
 if #holders > 0 then
   local theirs = (redis.call('HGET', records, holders[1]) or ''):match('^%d+ %d+ %d+ (%d+)')
-  if theirs and tonumber(theirs) ~= limit then return {'limit', tonumber(theirs)} end
+  if theirs and tonumber(theirs) ~= limit then return refuse(tonumber(theirs)) end
 end
 local former = job ~= '-' and predecessor(holders)
 if former then
   redis.call('ZREM', held, former)
   redis.call('HDEL', records, former)
-  return take()
 end
-local my_turn = hand_over(name, token)
-if my_turn then redis.call('ZREM', root .. 'q:' .. name, token) end
-if my_turn or redis.call('ZCARD', held) < limit then return take() end
+if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
+if my_turn or former or #holders < limit then return take() end
 return busy()
