@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from celery_locks.errors import LockUsageError
 
@@ -110,6 +110,7 @@ class Holder:
             "worker": self.worker,
             "host": self.host,
             "pid": self.pid,
+            "ttl": self.ttl,
             "acquired_at": self.acquired_at,
             "expires_at": self.expires_at,
             **({"extra": dict(self.extra)} if self.extra else {}),
@@ -163,6 +164,21 @@ class Conflict:
     holders: tuple[Holder, ...]
     lapses_in: float
     position: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe, and ``from_dict`` makes an equal one of it."""
+        holders = [holder.as_dict() for holder in self.holders]
+        return {
+            "name": self.name,
+            "holders": holders,
+            "lapses_in": self.lapses_in,
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+        holders = tuple(Holder(**holder) for holder in said["holders"])
+        return cls(said["name"], holders, said["lapses_in"], said["position"])
 
     def __str__(self) -> str:
         by = f"held by {self.holders[0]}" if self.holders else "held"
