@@ -116,6 +116,15 @@ def _add_tasks(app: Celery) -> None:
             self.lock.check()
         return key
 
+    @app.task(name="shows", lock_key="{key}", **locked)
+    def shows(self: Any, key: str) -> Any:
+        said = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
+        return {
+            "headers": self.request.headers,
+            "priority": self.request.delivery_info["priority"],
+            **{word: getattr(self.request, word) for word in said},
+        }
+
     @app.task(name="late", lock_key="{key}", acks_late=True, **locked)
     def late(self: Any, key: str, gate: str | None = None) -> Any:
         with noted(app, self):
