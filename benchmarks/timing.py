@@ -12,7 +12,7 @@ MICROSECOND = 1e-6
 def in_turns(
     candidates: Mapping[str, Callable[[], object]], rounds: int, each: int
 ) -> dict[str, list[float]]:
-    """Seconds per call of every candidate: ``rounds`` times ``each`` calls of one, then the next."""
+    """Seconds per call: ``each`` calls of one candidate, then of the next, ``rounds`` times."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         call()
