@@ -94,8 +94,8 @@ class Mailbox:
         self._link = link
         self._pulse.heard()
 
-    def wait(self, token: str, seconds: float) -> None:
-        """Until there is mail for ``token``, the connection breaks, or the time is over."""
+    def wait(self, token: str, seconds: float) -> bool:
+        """True when there is mail for ``token``; False if the connection breaks or time is over."""
         deadline = now() + seconds
         ticket = self._tickets.get(token) or _Ticket()
         while not ticket.mail and now() < deadline:
@@ -106,11 +106,12 @@ class Mailbox:
                     self._reading.release()
                     self._ask_another(token)
                 if not alive:
-                    return
+                    return False
             else:
                 ticket.look.wait(deadline - now())
                 ticket.look.clear()
-        ticket.mail = False
+        woken, ticket.mail = ticket.mail, False
+        return woken
 
     def _read(self, ticket: _Ticket, deadline: float) -> bool:
         """Deliver mail until there is some for ``ticket``; False if the connection broke."""
@@ -214,16 +215,18 @@ class AsyncMailbox:
         for mail in self._mail.values():
             mail.set()
 
-    async def wait(self, token: str, seconds: float) -> None:
+    async def wait(self, token: str, seconds: float) -> bool:
         mail = self._mail.get(token)
         if mail is None:
-            return
+            return False
         try:
             async with asyncio.timeout(seconds):
                 await mail.wait()
         except TimeoutError:
             await self._feel_pulse()
+        woken = mail.is_set() and self._link is not None
         mail.clear()
+        return woken
 
     async def _feel_pulse(self) -> None:
         verdict = self._pulse.verdict()

@@ -106,11 +106,12 @@ class RedisStore:
             mailbox = self._mailboxes.setdefault(address, Mailbox(self._channel, wire))
         return mailbox
 
-    def _nap(self, nap: Nap) -> None:
+    def _nap(self, nap: Nap) -> bool:
         for mailbox in self._mailboxes.values():
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL))
+        return False
 
     def unlisten(self, token: str) -> None:
         for mailbox in self._mailboxes.values():
@@ -210,11 +211,12 @@ class AsyncRedisStore:
             mailbox = self._mine[address] = AsyncMailbox(_channel(self._prefix), wire)
         return mailbox
 
-    async def _nap(self, nap: Nap) -> None:
+    async def _nap(self, nap: Nap) -> bool:
         for mailbox in self._mine.values():
             if mailbox.expects(nap.token):
                 return await mailbox.wait(nap.token, nap.seconds)
         await asyncio.sleep(min(nap.seconds, _POLL))
+        return False
 
     def unlisten(self, token: str) -> None:
         for mailbox in self._mine.values():

@@ -76,7 +76,7 @@ class Router:
     def conversation(self, call: Call) -> Steps:
         """The steps of one call; returns ``call.parse(reply)`` or raises from the tree of errors."""
         deadline = now() + call.budget
-        data = call.script.by_sha(call.root, call.args)
+        data = call.packed
         trouble = ""
         tries = 0
         while True:
