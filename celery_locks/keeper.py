@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
@@ -42,7 +43,7 @@ class Charge:
     lease: BaseLease
     store: Store
     verbs: Verbs
-    due: float = 0.0
+    due: float
 
     def plan(self) -> None:
         self.due = now() + self.lease.ttl / 3
@@ -65,6 +66,14 @@ class Debt:
     due: float = field(default_factory=now)
 
 
+class Chore(Protocol):
+    """Something else to do in this thread when it is due: the worker's side has one."""
+
+    @property
+    def due(self) -> float: ...
+    def run(self) -> None: ...
+
+
 class Keeper:
     """Renews what it is given; see the module's docstring."""
 
@@ -74,6 +83,8 @@ class Keeper:
     def after_fork(self) -> None:
         self._charges: dict[str, Charge] = {}
         self._debts: dict[str, Debt] = {}
+        self._chores: list[Chore] = []
+        self._watched: dict[int, Callable[[], None]] = {}
         self._starting = original("_thread", "allocate_lock")()
         self._bell: tuple[int, int] | None = None
         self._wakes_at = -math.inf
@@ -83,12 +94,11 @@ class Keeper:
         """The leases in its care at this moment."""
         return frozenset(self._charges)
 
-    def keep(self, lease: BaseLease, store: Store, verbs: Verbs) -> None:
-        """Renew ``lease`` from now on."""
-        charge = Charge(lease, store, verbs)
-        charge.plan()
+    def keep(self, lease: BaseLease, store: Store, verbs: Verbs, due: float | None = None) -> None:
+        """Renew ``lease`` from now on, for the first time at ``due``."""
+        charge = Charge(lease, store, verbs, due or now() + lease.ttl / 3)
         self._charges[lease.token] = charge
-        self._wake_by(charge.due)
+        self.wake_by(charge.due)
 
     def discard(self, token: str) -> None:
         """Renew it no more; a renewal on its way does no harm."""
@@ -99,20 +109,30 @@ class Keeper:
         charge = self._charges.get(token)
         if charge:
             charge.plan()
-            self._wake_by(charge.due)
+            self.wake_by(charge.due)
 
     def give_back(self, name: str, token: str, store: Store, verbs: Verbs, until: float) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
         self._debts[token] = Debt(name, token, store, verbs, until)
-        self._wake_by(now())
+        self.wake_by(now())
 
-    def _wake_by(self, due: float) -> None:
+    def take_on(self, chore: Chore) -> None:
+        """Run ``chore`` in the keeper's thread whenever it is due, for as long as the process lives."""
+        self._chores.append(chore)
+        self.wake_by(chore.due)
+
+    def watch(self, descriptor: int, then: Callable[[], None]) -> None:
+        """Call ``then`` once in the keeper's thread when ``descriptor`` becomes readable."""
+        self._watched[descriptor] = then
+        self.wake_by(-math.inf)
+
+    def wake_by(self, due: float) -> None:
         """Ring only if the thread would sleep too long; an acquire and release usually rings never."""
         if self._bell is None:
             with self._starting:
                 if self._bell is None:
                     self._start()
-        elif due < self._wakes_at:
+        elif due < self._wakes_at or due == -math.inf:
             with suppress(BlockingIOError):  # a full pipe rings too
                 os.write(self._bell[1], b"!")
 
@@ -123,31 +143,43 @@ class Keeper:
         original("_thread", "start_new_thread")(self._run, (self._bell[0],))
 
     def _run(self, bell: int) -> None:
-        poll = original("select", "poll")()
-        poll.register(bell, original("select", "POLLIN"))
         while True:
             try:
-                self._sleep(poll, bell)
+                self._sleep(bell)
                 self._pay_debts()
+                self._do_chores()
                 self._renew_due()
             except BaseException:
                 # Nothing may end this thread: who would notice that nothing is renewed?
                 logger.exception("the lock keeper met an error and goes on")
 
-    def _sleep(self, poll: Any, bell: int) -> None:
+    def _sleep(self, bell: int) -> None:
+        poll = original("select", "poll")()
+        watched = dict(self._watched)
+        for descriptor in (bell, *watched):
+            poll.register(descriptor, original("select", "POLLIN"))
         self._wakes_at = self._first_due()
         # Looked at twice: a lease that came in between saw the thread awake and did not ring.
         seconds = min(self._wakes_at, self._first_due()) - now()
-        poll.poll(None if seconds == math.inf else max(0.0, min(seconds, _NAP)) * 1000)
+        ready = poll.poll(None if seconds == math.inf else max(0.0, min(seconds, _NAP)) * 1000)
         self._wakes_at = -math.inf
-        with suppress(BlockingIOError):
-            os.read(bell, 4096)
+        for descriptor, _ in ready:
+            if descriptor == bell:
+                os.read(bell, 4096)
+            elif self._watched.pop(descriptor, None):
+                watched[descriptor]()
+
+    def _do_chores(self) -> None:
+        for chore in self._chores:
+            if chore.due <= now():
+                chore.run()
 
     def _first_due(self) -> float:
-        renewals = [charge.due for charge in list(self._charges.values())]
-        return min(renewals + [debt.due for debt in list(self._debts.values())], default=math.inf)
+        dues = [charge.due for charge in list(self._charges.values())]
+        dues += [debt.due for debt in list(self._debts.values())]
+        return min(dues + [chore.due for chore in self._chores], default=math.inf)
 
-    def _patience(self, calls: int) -> float:
+    def patience(self, calls: int = 1) -> float:
         """So short that even if every call of this round times out, no lease misses its renewal."""
         shortest = min((c.lease.ttl for c in list(self._charges.values())), default=CALL_LIMIT)
         return max(0.05, budget_of(shortest) / max(1, calls))
@@ -158,7 +190,7 @@ class Keeper:
         if not any(charge.due <= moment for charge in charges):
             return
         rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
-        budget = self._patience(len(rounds))
+        budget = self.patience(len(rounds))
         for batch in rounds:
             self._renew(batch, budget)
 
@@ -195,7 +227,7 @@ class Keeper:
     def _pay_debts(self) -> None:
         moment = now()
         due = [debt for debt in list(self._debts.values()) if debt.due <= moment]
-        budget = self._patience(len(due))
+        budget = self.patience(len(due))
         for debt in due:
             if self._paid(debt, budget):
                 self._debts.pop(debt.token, None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from celery_locks.store.resp import Arg, Reply
-from celery_locks.store.scripts import Script
+from celery_locks.store.scripts import Command, Script
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Call:
 
     def __init__(
         self,
-        script: Script,
+        script: Script | Command,
         root: str,
         args: tuple[Arg, ...],
         parse: Callable[[Any], Any],

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from celery_locks.clock import now
@@ -49,8 +50,10 @@ class RedisStore:
         forget_at_fork(self)
 
     @classmethod
-    def from_url(cls, url: str, prefix: str) -> RedisStore:
-        return cls(sites.from_url(url), prefix=prefix)
+    def from_url(
+        cls, url: str, prefix: str, options: Mapping[str, Any] | None = None
+    ) -> RedisStore:
+        return cls(sites.from_url(url, options), prefix=prefix)
 
     @classmethod
     def from_client(cls, client: Any, prefix: str) -> RedisStore:

@@ -11,6 +11,7 @@ The binary speaks no TLS and has no Windows build.
 """
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 SLOTS = 16384
+
+# Of our own: a seeded `random` would make two processes try the same ports.
+_dice = random.SystemRandom()
 
 Config = Mapping[str, str | int]
 
@@ -464,10 +468,17 @@ def wait_for(
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port nobody listens on, below those the kernel lends to outgoing connections.
+
+    One of those could be lent out while our server is killed, and the restart would fail; a client
+    that keeps reconnecting to it could even end up connected to itself.
+    """
+    while True:
+        port = _dice.randrange(15000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port
 
 
 def _addresses(servers: "list[_ClusterNode] | list[EmbeddedServer]") -> str:

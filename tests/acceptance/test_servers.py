@@ -124,7 +124,7 @@ def test_taken_port_is_replaced_by_another(
         assert server.ask("PING") == "PONG"
 
 
-def test_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_removed() -> None:
     """Stopping removes what the server wrote."""
     with EmbeddedServer(appendonly="always") as server:
         directory = Path(server.ask("CONFIG", "GET", "dir")[1])  # type: ignore[index, arg-type]

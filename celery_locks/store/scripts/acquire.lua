@@ -1,14 +1,16 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
+--      10 '1' to ask first whether this attempt of the job has ended elsewhere
 -- returns the fence (an integer): granted
+--         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local held = root .. 'h:' .. name
-local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. ARGV[9]
+local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. #name .. ' ' .. name .. ARGV[9]
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
 local function forget_lapsed_names()
@@ -54,13 +56,14 @@ local function predecessor(holders)
   end
 end
 
--- Who asks again keeps the first ticket.
+-- Who asks again keeps its ticket; a new one is the last.
 local function enqueue()
   local queue = root .. 'q:' .. name
-  redis.call('ZADD', queue, 'NX', next_number(), token)
+  local before = redis.call('ZRANK', queue, token)
+  if not before then redis.call('ZADD', queue, next_number(), token) end
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
-  return redis.call('ZRANK', queue, token) + 1
+  return before and before + 1 or redis.call('ZCARD', queue)
 end
 
 local function busy(holders)
@@ -78,6 +81,10 @@ local function holders_by_expiry()
   return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 end
 
+if ARGV[10] == '1' then
+  local ended = redis.call('GET', root .. 'd:' .. job)
+  if ended and tonumber(ended) >= attempt then return {'done'} end
+end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end
 for i = 1, #holders, 2 do

@@ -7,7 +7,10 @@
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
 --
--- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <about>", times in ms by this server.
+--   d:<job>   string  the attempt that ended, for copies of its message that come late; expires
+--
+-- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
+-- times in ms by this server.
 -- A waiter has fence 0 and, as since, the moment until which it counts as alive.
 --
 -- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
