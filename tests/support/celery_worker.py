@@ -79,6 +79,8 @@ class Rig:
         self.locks = Locks.from_app(self.app)
 
     def close(self) -> None:
+        # A result that outlives the server (a failed test's) would try to unsubscribe, for minutes.
+        self.app.backend.remove_pending_result = lambda result: result
         self.app.close()
         self.redis.close()
 
