@@ -262,3 +262,18 @@ async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
     finally:
         await locks.close()
         await other.close()
+
+
+def test_first_in_line_takes_a_lapsed_lock_when_it_asks(face: Face, place: Place) -> None:
+    """At once and for its whole ttl, not for the short time in which others would confirm."""
+    locks = place.locks()
+    lease = face.acquire("a", ttl=60)
+    asks = locks.verbs.acquire(LockSpec("a", 40), "first", Holder(), alive=60)
+    assert isinstance(locks.perform(asks), Conflict)
+    place.lapse("a", lease.token)
+    assert locks.perform(asks) > lease.fence
+    info = face.info("a")
+    assert info
+    assert [h.token for h in info.holders] == ["first"]
+    assert info.remaining > 30
+    assert info.waiters == ()
