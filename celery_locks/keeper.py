@@ -45,7 +45,7 @@ class Charge:
     due: float = 0.0
 
     def plan(self, again: bool = False) -> None:
-        """A third of the ttl from now; at once if the ttl was changed while we renewed with the old."""
+        """A third of the ttl from now; at once if the ttl was changed while the old one was sent."""
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
@@ -165,7 +165,7 @@ class Keeper:
             self._renew(batch, budget)
 
     def _drop_ended(self) -> None:
-        """``check`` found it past its deadline: renewed on, it would stay taken with nobody inside."""
+        """``check`` found it past its deadline; renewed on, it would stay taken for nobody."""
         for token, charge in list(self._charges.items()):
             if charge.lease.has_ended:
                 self.discard(token)

@@ -1,4 +1,4 @@
-"""Every kind of client and URL becomes the same locks: where and who are taken over, the rest is ours."""
+"""Every kind of client becomes the same locks: where and who are taken over, the rest is ours."""
 
 from collections.abc import Callable
 from typing import Any

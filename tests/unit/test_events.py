@@ -1,8 +1,6 @@
 """Whoever listens cannot stand in the way of whoever locks."""
 
 import logging
-from collections.abc import Iterator
-
 import pytest
 
 from celery_locks import events
@@ -10,9 +8,8 @@ from celery_locks.events import LockEvent, emit, subscribe
 
 
 @pytest.fixture(autouse=True)
-def nobody_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nobody_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_subscribers", ())
-    yield
 
 
 def test_emit_tells_every_subscriber() -> None:
