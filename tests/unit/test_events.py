@@ -1,6 +1,7 @@
 """Whoever listens cannot stand in the way of whoever locks."""
 
 import logging
+
 import pytest
 
 from celery_locks import events
