@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin, flows
+from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin
 from celery_locks.model import LockSpec
 from tests.contract.faces import Face
 from tests.contract.places import Place
@@ -21,13 +21,6 @@ def waiters(face: Face, name: str) -> int:
 
 def in_line(face: Face, name: str, count: int) -> None:
     wait_until(lambda: waiters(face, name) == count, what=f"{count} waiters on {name}")
-
-
-@pytest.fixture
-def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not woken now waits for half a minute: longer than any test here."""
-    monkeypatch.setattr(flows, "REPOLL", 30.0)
-    monkeypatch.setattr(flows, "ALIVE", 90.0)
 
 
 @pytest.mark.usefixtures("without_repoll")
