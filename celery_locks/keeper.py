@@ -56,15 +56,26 @@ class Charge:
 
 @dataclass(slots=True)
 class Debt:
-    """Something to be given back, as long as that makes a difference."""
+    """Something to be given back, as long as that makes a difference.
+
+    A question that was never answered may still be on its way, in a buffer of the network or of a
+    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way is
+    given back again, ever more rarely, for as long as such a grant could last.
+    """
 
     name: str
     token: str
     store: Store
     verbs: Verbs
     until: float
+    doubtful: bool = False
     due: float = field(default_factory=now)
+    pause: float = 0.25
     trouble: str = "no time was left"
+
+    def plan_again(self) -> None:
+        self.due = now() + self.pause
+        self.pause *= 2
 
 
 class Keeper:
@@ -103,9 +114,17 @@ class Keeper:
             charge.plan()
             self._wake_by(charge.due)
 
-    def give_back(self, name: str, token: str, store: Store, verbs: Verbs, until: float) -> None:
+    def give_back(
+        self,
+        name: str,
+        token: str,
+        store: Store,
+        verbs: Verbs,
+        until: float,
+        doubtful: bool = False,
+    ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
-        self._debts[token] = Debt(name, token, store, verbs, until)
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
         self._wake_by(now())
 
     def _wake_by(self, due: float) -> None:
@@ -122,7 +141,14 @@ class Keeper:
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
-        original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        try:
+            original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        except BaseException:
+            # No thread, no bell: else everybody after us would believe that it runs.
+            for end in self._bell:
+                os.close(end)
+            self._bell = None
+            raise
 
     def _run(self, bell: int) -> None:
         poll = original("select", "poll")()
@@ -221,6 +247,9 @@ class Keeper:
                 for unpaid in debts:
                     unpaid.due = now() + 0.25
                 return
+            if debt.doubtful:
+                debt.plan_again()
+                self._debts[debt.token] = debt
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
@@ -230,14 +259,16 @@ class Keeper:
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
             debt.trouble = str(error)
             return False
+        debt.trouble = ""
         return True
 
     def _forget_old_debts(self) -> None:
         for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
             self._debts.pop(debt.token, None)
-            logger.warning(
-                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
-            )
+            if debt.trouble:
+                logger.warning(
+                    "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+                )
 
 
 def _by_place(debts: list[Debt]) -> list[list[Debt]]:
