@@ -28,7 +28,7 @@ def test_thousand_leases_are_renewed_in_few_calls(
 ) -> None:
     """A worker with a thousand locks must not be a thousand round trips."""
     face = locks(server.url)
-    leases = [face.acquire(f"lock{n}", ttl=6) for n in range(1000)]
+    leases = [face.acquire(f"lock{n}", ttl=4) for n in range(1000)]
     wait_until(lambda: all(lease.renewals >= 1 for lease in leases), 6)
     before, rounds = scripts_run(server), min(lease.renewals for lease in leases)
     wait_until(lambda: all(lease.renewals >= rounds + 1 for lease in leases), 6)

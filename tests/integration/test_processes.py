@@ -68,7 +68,7 @@ def contenders(
     directory: Path,
     *,
     kind: str = "engine",
-    seconds: float = 4.0,
+    seconds: float = 3.0,
     limit: int = 1,
     ttl: float = 5.0,
 ) -> Iterator[Run]:
@@ -125,7 +125,7 @@ def test_killed_processes_do_not_stop_the_others(
 ) -> None:
     """kill -9 of holders, who block for their ttl at most, and of waiters, who do not block."""
     locks, ttl = Locks.from_url(clean.url), 1.5
-    with contenders(clean, tmp_path, seconds=6, limit=limit, ttl=ttl) as run:
+    with contenders(clean, tmp_path, seconds=4.5, limit=limit, ttl=ttl) as run:
         for role in ("holders", "waiters", "waiters", "holders", "waiters"):
             kill_one(run, locks, role)
         sections = run.sections()
@@ -163,7 +163,7 @@ def kill_one(run: Run, locks: Locks, role: str) -> None:
 
 def test_fences_rise_over_wipes(clean: EmbeddedServer, tmp_path: Path) -> None:
     """FLUSHALL lets two in, as it must; their fences still tell who is the later one."""
-    with contenders(clean, tmp_path, seconds=3) as run:
+    with contenders(clean, tmp_path, seconds=2) as run:
         flush_now_and_then(clean, run)
         sections = run.sections()
     assert len(sections) > 200
@@ -178,7 +178,7 @@ def flush_now_and_then(server: EmbeddedServer, run: Run) -> None:
 
 def test_control_counter_as_fence_is_convicted(clean: EmbeddedServer, tmp_path: Path) -> None:
     """INCR begins again after FLUSHALL: the very fault that the hybrid clock is there for."""
-    with contenders(clean, tmp_path, kind="broken", seconds=2, ttl=5) as run:
+    with contenders(clean, tmp_path, kind="broken", seconds=1, ttl=5) as run:
         flush_now_and_then(clean, run)
         sections = run.sections()
     assert fence_errors(sections, limit=PROCESSES)
@@ -186,7 +186,7 @@ def test_control_counter_as_fence_is_convicted(clean: EmbeddedServer, tmp_path: 
 
 def test_control_blind_release_is_convicted(clean: EmbeddedServer, tmp_path: Path) -> None:
     """A ttl shorter than the work and a delete that compares no token: two are inside."""
-    with contenders(clean, tmp_path, kind="broken", seconds=2, ttl=0.002) as run:
+    with contenders(clean, tmp_path, kind="broken", seconds=1, ttl=0.002) as run:
         sections = run.sections()
     assert overlaps(sections)
 

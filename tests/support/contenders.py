@@ -12,12 +12,13 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import redis
 
-from celery_locks import Locks
+from celery_locks import Locks, LockUnavailable
 from celery_locks.clock import now
 from celery_locks.store.base import Call
 from celery_locks.store.scripts import ACQUIRE
@@ -87,7 +88,10 @@ KINDS: dict[str, Callable[[str, int, float], Any]] = {"engine": Engine, "broken"
 def contend(lock: Any, log: TextIO, ends: float) -> None:
     while time.monotonic() < ends:
         asked = time.monotonic()
-        lease = lock.acquire()
+        try:
+            lease = lock.acquire()
+        except LockUnavailable:
+            continue  # an honest answer of one that was stopped in the middle of a call
         entered = time.monotonic()
         if lease is None:
             continue
@@ -102,7 +106,8 @@ def contend(lock: Any, log: TextIO, ends: float) -> None:
         time.sleep(random.uniform(0.0005, 0.004))
         left = time.monotonic()
         note(log, left=max(entered, min(left, time.monotonic() + lease.remaining)))
-        lease.release()
+        with suppress(LockUnavailable):
+            lease.release()
         if random.random() < 0.2:
             time.sleep(random.uniform(0, 0.02))
 
