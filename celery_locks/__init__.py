@@ -16,6 +16,9 @@ from celery_locks.errors import (
     TaskLockAcquireError,
 )
 from celery_locks.events import LockEvent, subscribe
+from celery_locks.integration.decorator import single_instance
+from celery_locks.integration.execution import current_lease
+from celery_locks.integration.task import LockedTask
 from celery_locks.lease import AsyncLease, Lease, State
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockInfo
@@ -35,6 +38,7 @@ __all__ = [
     "LockInfo",
     "LockUnavailable",
     "LockUsageError",
+    "LockedTask",
     "Locks",
     "ServerOutOfMemory",
     "ServerReadOnly",
@@ -42,5 +46,7 @@ __all__ = [
     "ServerTooOld",
     "State",
     "TaskLockAcquireError",
+    "current_lease",
+    "single_instance",
     "subscribe",
 ]

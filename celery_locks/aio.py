@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from celery_locks.errors import LockConflict
 from celery_locks.flows import Flows
@@ -18,7 +18,7 @@ from celery_locks.locks import Asked, Layout, layout_of, spec_of
 from celery_locks.model import Conflict, Holder, LockInfo, check_name, this_process
 from celery_locks.store.base import AsyncStore, adrive
 from celery_locks.store.redis import AsyncRedisStore, RedisStore
-from celery_locks.store.verbs import DEFAULT_PREFIX
+from celery_locks.store.verbs import DEFAULT_PREFIX, Done
 
 
 class AsyncLocks:
@@ -39,7 +39,7 @@ class AsyncLocks:
         self._flows = Flows(AsyncLease, store.twin(), self.verbs, store.unlisten)
 
     @classmethod
-    def from_url(cls, url: str, **layout: Unpack[Layout]) -> AsyncLocks:
+    def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
         locks = cls.__new__(cls)
         locks._setup(AsyncRedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
         return locks
@@ -47,7 +47,7 @@ class AsyncLocks:
     @classmethod
     def from_client(
         cls, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]
-    ) -> AsyncLocks:
+    ) -> Self:
         return cls(client, keeper_client=keeper_client, **layout)
 
     async def acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | None:
@@ -56,7 +56,7 @@ class AsyncLocks:
         return None if isinstance(answer, Conflict) else answer
 
     async def try_acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | Conflict:
-        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not of its children."""
+        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
         context: Hashable = asyncio.current_task()
@@ -67,6 +67,7 @@ class AsyncLocks:
         answer = await adrive(
             self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform
         )
+        assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, AsyncLease):
             answer.face = self
             if reentrant:

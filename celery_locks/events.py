@@ -23,6 +23,9 @@ Kind = Literal[
     "revived",
     "lost",
     "unavailable",
+    "skipped",
+    "requeued",
+    "unlocked",
 ]
 
 

@@ -26,8 +26,8 @@ from celery_locks.errors import (
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
-from celery_locks.store.base import Flow, Listen, Nap, Store
-from celery_locks.store.verbs import Renewal, Verbs, budget_of
+from celery_locks.store.base import Call, Flow, Listen, Nap, Store
+from celery_locks.store.verbs import Done, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -38,10 +38,15 @@ ALIVE = 3 * REPOLL
 _NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
 
 
+def new_token() -> str:
+    """Random, one for each attempt to acquire."""
+    return os.urandom(12).hex()
+
+
 class Flows(Generic[L]):
     """The flows over one layout.
 
-    ``store`` is the blocking one, for the keeper; ``unlisten`` is the driving store's.
+    ``store`` is the one for the keeper's thread; ``unlisten`` is the driving store's.
     """
 
     def __init__(
@@ -53,11 +58,21 @@ class Flows(Generic[L]):
         self.verbs = verbs
         self._entered: dict[tuple[str, Hashable], L] = {}
 
-    def acquire(self, spec: LockSpec, holder: Holder, on_lost: OnLost | None) -> Flow[L | Conflict]:
-        token = os.urandom(12).hex()
+    def acquire(
+        self,
+        spec: LockSpec,
+        holder: Holder,
+        on_lost: OnLost | None = None,
+        *,
+        token: str = "",
+        kept_elsewhere: bool = False,
+        ask_done: bool = False,
+    ) -> Flow[L | Conflict | Done]:
+        """``token`` is given when another process (the worker's main one) keeps the lease."""
+        token = token or new_token()
         began = now()
         try:
-            answer, sent_at = yield from self._ask(spec, token, holder, began + (spec.wait or 0.0))
+            answer, sent_at = yield from self._ask(spec, token, holder, ask_done)
         except BaseException as error:
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
@@ -72,24 +87,28 @@ class Flows(Generic[L]):
         if isinstance(answer, Conflict):
             events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
             return answer
+        if isinstance(answer, Done):
+            return answer
         lease = self._lease_class(spec, token, answer, sent_at, on_lost)
-        keeper.keep(lease, self._store, self.verbs)
+        if not kept_elsewhere:
+            keeper.keep(lease, self._store, self.verbs)
         events.emit("acquired", spec.name, token, answer, waited=now() - began)
         return lease
 
     def _ask(
-        self, spec: LockSpec, token: str, holder: Holder, patience_ends: float
-    ) -> Flow[tuple[int | Conflict, float]]:
+        self, spec: LockSpec, token: str, holder: Holder, ask_done: bool
+    ) -> Flow[tuple[int | Conflict | Done, float]]:
+        patience_ends = now() + (spec.wait or 0.0)
         root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = None
         if spec.wait:
             channel = yield Listen(root, token, connect=False, budget=budget)
+        call = self._call(spec, token, holder, channel, ask_done)
         while True:
             sent_at = now()
-            alive = ALIVE if channel else 0.0
-            answer = yield self.verbs.acquire(
-                spec, token, holder, alive=alive, channel=channel or "-"
-            )
+            answer = yield call
+            if isinstance(answer, Done):
+                return answer, sent_at
             if not isinstance(answer, Conflict):
                 self._refuse_late(spec, sent_at)
                 return answer, sent_at
@@ -98,9 +117,20 @@ class Flows(Generic[L]):
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at
-            if channel:
-                yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
+            if channel and (yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))):
+                # Others wait for us to confirm: ask with the call that lies ready.
+                continue
             channel = yield Listen(root, token, connect=True, budget=budget)
+            call = self._call(spec, token, holder, channel, ask_done)
+
+    def _call(
+        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, ask_done: bool
+    ) -> Call:
+        """Who has no channel yet asks without queueing."""
+        alive = ALIVE if channel else 0.0
+        return self.verbs.acquire(
+            spec, token, holder, alive=alive, channel=channel or "-", ask_done=ask_done
+        )
 
     @staticmethod
     def _refuse_late(spec: LockSpec, sent_at: float) -> None:
@@ -125,7 +155,10 @@ class Flows(Generic[L]):
         lease.renewed(sent_at)
         keeper.reschedule(lease.token)
 
-    def release(self, lease: L) -> Flow[bool]:
+    def release(
+        self, lease: L, *, keep: float = 0.0, done: tuple[Holder, float] | None = None
+    ) -> Flow[bool]:
+        """``keep`` leaves the slot taken for so long, without a holder; ``done`` as in the verb."""
         if lease.is_foreign() or lease.state is State.RELEASED:
             return False
         if lease.entries > 1:
@@ -134,11 +167,11 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        keep, until = lease.keep_for(), lease.deadline
+        keep, until = max(keep, lease.keep_for()), lease.deadline
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
-                lease.name, lease.token, keep=keep, budget=budget_of(lease.ttl)
+                lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
             )
         except BaseException:
             keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)

@@ -16,14 +16,15 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import BaseLease
-from celery_locks.native import original
+from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Renewal, Verbs, budget_of
 
@@ -31,7 +32,7 @@ logger = logging.getLogger("celery_locks")
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _ALONG = 0.25
-# The longest sleep while anything is held: poll's clock stands still while the machine is suspended.
+# The longest sleep while anything is held: poll's clock stands still while the machine sleeps.
 _NAP = 1.0
 
 
@@ -42,10 +43,14 @@ class Charge:
     lease: BaseLease
     store: Store
     verbs: Verbs
-    due: float = 0.0
+    due: float
+
+    @property
+    def name(self) -> str:
+        return self.lease.name
 
     def plan(self, again: bool = False) -> None:
-        """A third of the ttl from now; at once if the ttl was changed while we renewed with the old."""
+        """A third of the ttl from now; at once if the ttl was changed while we renewed."""
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
@@ -71,11 +76,19 @@ class Debt:
     doubtful: bool = False
     due: float = field(default_factory=now)
     pause: float = 0.25
-    trouble: str = "no time was left"
+    trouble: str = "no time was left"  # empty once it was paid
 
     def plan_again(self) -> None:
         self.due = now() + self.pause
         self.pause *= 2
+
+
+class Chore(Protocol):
+    """Something else to do in this thread when it is due: the worker's side has one."""
+
+    @property
+    def due(self) -> float: ...
+    def run(self) -> None: ...
 
 
 class Keeper:
@@ -87,7 +100,9 @@ class Keeper:
     def after_fork(self) -> None:
         self._charges: dict[str, Charge] = {}
         self._debts: dict[str, Debt] = {}
-        self._starting = original("_thread", "allocate_lock")()
+        self._chores: list[Chore] = []
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._starting = native_lock()
         self._bell: tuple[int, int] | None = None
         self._wakes_at = -math.inf
 
@@ -96,12 +111,11 @@ class Keeper:
         """The leases in its care at this moment."""
         return frozenset(self._charges)
 
-    def keep(self, lease: BaseLease, store: Store, verbs: Verbs) -> None:
-        """Renew ``lease`` from now on."""
-        charge = Charge(lease, store, verbs)
-        charge.plan()
+    def keep(self, lease: BaseLease, store: Store, verbs: Verbs, due: float | None = None) -> None:
+        """Renew ``lease`` from now on, for the first time at ``due``."""
+        charge = Charge(lease, store, verbs, due or now() + lease.ttl / 3)
         self._charges[lease.token] = charge
-        self._wake_by(charge.due)
+        self.wake_by(charge.due)
 
     def discard(self, token: str) -> None:
         """Renew it no more; a renewal on its way does no harm."""
@@ -112,7 +126,7 @@ class Keeper:
         charge = self._charges.get(token)
         if charge:
             charge.plan()
-            self._wake_by(charge.due)
+            self.wake_by(charge.due)
 
     def give_back(
         self,
@@ -125,15 +139,35 @@ class Keeper:
     ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
         self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
-        self._wake_by(now())
+        self.wake_by(now())
 
-    def _wake_by(self, due: float) -> None:
-        """Ring only if the thread would sleep too long; an acquire and release usually rings never."""
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is due and every debt was paid, for so long; for a process that exits."""
+        until = now() + seconds
+        while self._bell and self._is_busy() and now() < until:
+            original("time", "sleep")(0.005)
+
+    def _is_busy(self) -> bool:
+        unpaid = any(debt.trouble for debt in list(self._debts.values()))
+        return unpaid or any(chore.due <= now() for chore in self._chores)
+
+    def take_on(self, chore: Chore) -> None:
+        """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
+        self._chores.append(chore)
+        self.wake_by(chore.due)
+
+    def watch(self, descriptor: int, then: Callable[[], None]) -> None:
+        """Call ``then`` once in the keeper's thread when ``descriptor`` becomes readable."""
+        self._watched[descriptor] = then
+        self.wake_by(-math.inf)
+
+    def wake_by(self, due: float) -> None:
+        """Ring only if the thread would sleep too long; acquire and release usually never ring."""
         if self._bell is None:
             with self._starting:
                 if self._bell is None:
                     self._start()
-        elif due < self._wakes_at:
+        elif due < self._wakes_at or due == -math.inf:
             with suppress(BlockingIOError):  # a full pipe rings too
                 os.write(self._bell[1], b"!")
 
@@ -151,31 +185,43 @@ class Keeper:
             raise
 
     def _run(self, bell: int) -> None:
-        poll = original("select", "poll")()
-        poll.register(bell, original("select", "POLLIN"))
         while True:
             try:
-                self._sleep(poll, bell)
+                self._sleep(bell)
                 self._pay_debts()
+                self._do_chores()
                 self._renew_due()
             except BaseException:
                 # Nothing may end this thread: who would notice that nothing is renewed?
                 logger.exception("the lock keeper met an error and goes on")
 
-    def _sleep(self, poll: Any, bell: int) -> None:
+    def _sleep(self, bell: int) -> None:
+        poll = original("select", "poll")()
+        watched = dict(self._watched)
+        for descriptor in (bell, *watched):
+            poll.register(descriptor, original("select", "POLLIN"))
         self._wakes_at = self._first_due()
         # Looked at twice: a lease that came in between saw the thread awake and did not ring.
         seconds = min(self._wakes_at, self._first_due()) - now()
-        poll.poll(None if seconds == math.inf else max(0.0, min(seconds, _NAP)) * 1000)
+        ready = poll.poll(None if seconds == math.inf else max(0.0, min(seconds, _NAP)) * 1000)
         self._wakes_at = -math.inf
-        with suppress(BlockingIOError):
-            os.read(bell, 4096)
+        for descriptor, _ in ready:
+            if descriptor == bell:
+                os.read(bell, 4096)
+            elif self._watched.pop(descriptor, None):
+                watched[descriptor]()
+
+    def _do_chores(self) -> None:
+        for chore in self._chores:
+            if chore.due <= now():
+                chore.run()
 
     def _first_due(self) -> float:
-        renewals = [charge.due for charge in list(self._charges.values())]
-        return min(renewals + [debt.due for debt in list(self._debts.values())], default=math.inf)
+        dues = [charge.due for charge in list(self._charges.values())]
+        dues += [debt.due for debt in list(self._debts.values())]
+        return min(dues + [chore.due for chore in self._chores], default=math.inf)
 
-    def _patience(self, calls: int) -> float:
+    def patience(self, calls: int = 1) -> float:
         """So short that even if every call of this round times out, no lease misses its renewal."""
         shortest = min((c.lease.ttl for c in list(self._charges.values())), default=CALL_LIMIT)
         return max(0.05, budget_of(shortest) / max(1, calls))
@@ -187,12 +233,12 @@ class Keeper:
         if not any(charge.due <= moment for charge in charges):
             return
         rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
-        budget = self._patience(len(rounds))
+        budget = self.patience(len(rounds))
         for batch in rounds:
             self._renew(batch, budget)
 
     def _drop_ended(self) -> None:
-        """``check`` found it past its deadline: renewed on, it would stay taken with nobody inside."""
+        """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""
         for token, charge in list(self._charges.items()):
             if charge.lease.has_ended:
                 self.discard(token)
@@ -232,7 +278,7 @@ class Keeper:
         moment = now()
         owed = _by_place([debt for debt in list(self._debts.values()) if debt.due <= moment])
         # Half of what a call may take: the renewals wait meanwhile.
-        budget = self._patience(2 * len(owed))
+        budget = self.patience(2 * len(owed))
         for debts in owed:
             self._pay(debts, now() + budget)
 
@@ -271,24 +317,22 @@ class Keeper:
                 )
 
 
-def _by_place(debts: list[Debt]) -> list[list[Debt]]:
+T = TypeVar("T", Charge, Debt)
+
+
+def _by_place(things: list[T]) -> list[list[T]]:
     """Those of one store and shard together: they are reached or not reached together."""
-    places: dict[tuple[int, str], list[Debt]] = {}
-    for debt in debts:
-        places.setdefault((id(debt.store), debt.verbs.root(debt.name)), []).append(debt)
+    places: dict[tuple[int, str], list[T]] = {}
+    for thing in things:
+        places.setdefault((id(thing.store), thing.verbs.root(thing.name)), []).append(thing)
     return list(places.values())
 
 
 def _batches(charges: list[Charge]) -> list[list[Charge]]:
-    """What goes into one call each: one store, one shard, not too many."""
-    groups: dict[tuple[int, str], list[Charge]] = {}
-    for charge in charges:
-        groups.setdefault((id(charge.store), charge.verbs.root(charge.lease.name)), []).append(
-            charge
-        )
+    """What goes into one call each: one place, not too many."""
     return [
         group[start : start + RENEW_BATCH]
-        for group in groups.values()
+        for group in _by_place(charges)
         for start in range(0, len(group), RENEW_BATCH)
     ]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -22,6 +21,7 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost
 from celery_locks.model import LockSpec
+from celery_locks.native import native_lock
 
 logger = logging.getLogger("celery_locks")
 
@@ -68,7 +68,7 @@ class BaseLease:
         self._end: State | None = None
         self._reason = ""
         self._on_lost = on_lost
-        self._ending = threading.Lock()
+        self._ending = native_lock()
 
     def __repr__(self) -> str:
         return (
@@ -85,6 +85,11 @@ class BaseLease:
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is not."""
         return 0.0 if self._end else max(0.0, self._deadline - now())
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; empty while it is not."""
+        return self._reason
 
     @property
     def held_for(self) -> float:

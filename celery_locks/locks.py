@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
+from celery_locks import settings
 from celery_locks.errors import LockConflict
 from celery_locks.flows import Flows
 from celery_locks.lease import Lease, OnLost
@@ -21,7 +22,7 @@ from celery_locks.model import (
 )
 from celery_locks.store.base import Call, Store, drive
 from celery_locks.store.redis import RedisStore
-from celery_locks.store.verbs import DEFAULT_PREFIX, Verbs
+from celery_locks.store.verbs import DEFAULT_PREFIX, Done, Verbs
 
 CLUSTER_SHARDS = 16
 
@@ -79,16 +80,29 @@ class Locks:
     def _setup(self, store: RedisStore, layout: Layout) -> None:
         self._store: Store = store
         self.verbs, self.ttl = layout_of(store, layout)
-        self._flows = Flows(Lease, store, self.verbs, store.unlisten)
+        self._flows = Flows(Lease, store.twin(), self.verbs, store.unlisten)
 
     @classmethod
-    def from_url(cls, url: str, **layout: Unpack[Layout]) -> Locks:
+    def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
         locks = cls.__new__(cls)
         locks._setup(RedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
         return locks
 
     @classmethod
-    def from_client(cls, client: Any, **layout: Unpack[Layout]) -> Locks:
+    def from_app(cls, app: Any) -> Self:
+        """The locks that a Celery app's tasks use; see ``settings.py``."""
+        said = settings.of(app)
+        layout: Layout = {"prefix": said.prefix}
+        if said.shards is not None:
+            layout["shards"] = said.shards
+        if "ttl" in said.task:
+            layout["ttl"] = said.task["ttl"]
+        locks = cls.__new__(cls)
+        locks._setup(RedisStore.from_url(said.url, said.prefix, said.url_options), layout)
+        return locks
+
+    @classmethod
+    def from_client(cls, client: Any, **layout: Unpack[Layout]) -> Self:
         return cls(client, **layout)
 
     def acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | None:
@@ -110,6 +124,7 @@ class Locks:
             return entered
         holder = asked.get("holder") or this_process()
         answer = drive(self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform)
+        assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease):
             answer.face = self
             if reentrant:

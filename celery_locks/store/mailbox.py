@@ -49,10 +49,11 @@ class _Pulse:
 class _Ticket:
     """One waiter: ``mail`` says the lock was handed to it, ``look`` that it should look around."""
 
-    __slots__ = ("look", "mail")
+    __slots__ = ("look", "mail", "waits")
 
     def __init__(self) -> None:
         self.mail = False
+        self.waits = False
         self.look = threading.Event()
 
 
@@ -94,23 +95,29 @@ class Mailbox:
         self._link = link
         self._pulse.heard()
 
-    def wait(self, token: str, seconds: float) -> None:
-        """Until there is mail for ``token``, the connection breaks, or the time is over."""
+    def wait(self, token: str, seconds: float) -> bool:
+        """True when there is mail for ``token``; False if the connection breaks or time is over."""
         deadline = now() + seconds
         ticket = self._tickets.get(token) or _Ticket()
-        while not ticket.mail and now() < deadline:
-            if self._reading.acquire(blocking=False):
-                try:
-                    alive = ticket.mail or self._read(ticket, deadline)
-                finally:
-                    self._reading.release()
-                    self._ask_another(token)
-                if not alive:
-                    return
-            else:
-                ticket.look.wait(deadline - now())
-                ticket.look.clear()
-        ticket.mail = False
+        ticket.waits = True
+        try:
+            while not ticket.mail and now() < deadline and self._look(ticket, deadline):
+                pass
+            return ticket.mail
+        finally:
+            ticket.mail = ticket.waits = False
+            self._ask_another()
+
+    def _look(self, ticket: _Ticket, deadline: float) -> bool:
+        """Read for all, or sleep while another does; False if the connection broke."""
+        if self._reading.acquire(blocking=False):
+            try:
+                return ticket.mail or self._read(ticket, deadline)
+            finally:
+                self._reading.release()
+        ticket.look.wait(deadline - now())
+        ticket.look.clear()
+        return True
 
     def _read(self, ticket: _Ticket, deadline: float) -> bool:
         """Deliver mail until there is some for ``ticket``; False if the connection broke."""
@@ -147,9 +154,12 @@ class Mailbox:
             self._link.close()
         self._link = None
 
-    def _ask_another(self, token: str) -> None:
-        for other, ticket in list(self._tickets.items()):
-            if other != token:
+    def _ask_another(self) -> None:
+        """Who leaves asks one who still waits, not one who is on its way out, to read on."""
+        if self._reading.locked():
+            return
+        for ticket in list(self._tickets.values()):
+            if ticket.waits and not ticket.mail:
                 ticket.look.set()
                 return
 
@@ -219,16 +229,18 @@ class AsyncMailbox:
         for mail in self._mail.values():
             mail.set()
 
-    async def wait(self, token: str, seconds: float) -> None:
+    async def wait(self, token: str, seconds: float) -> bool:
         mail = self._mail.get(token)
         if mail is None:
-            return
+            return False
         try:
             async with asyncio.timeout(seconds):
                 await mail.wait()
         except TimeoutError:
             await self._feel_pulse()
+        woken = mail.is_set() and self._link is not None
         mail.clear()
+        return woken
 
     async def _feel_pulse(self) -> None:
         verdict = self._pulse.verdict()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from celery_locks.clock import now
@@ -47,17 +48,31 @@ class RedisStore:
         self._client = client if site is None else None
         self._prefix = prefix
         self._router = Router(self.site)
+        self._twin: RedisStore | None = None
         self.after_fork()
         forget_at_fork(self)
 
     @classmethod
-    def from_url(cls, url: str, prefix: str) -> RedisStore:
-        return cls(sites.from_url(url), prefix=prefix)
+    def from_url(
+        cls, url: str, prefix: str, options: Mapping[str, Any] | None = None
+    ) -> RedisStore:
+        return cls(sites.from_url(url, options), prefix=prefix)
 
     @classmethod
     def from_client(cls, client: Any, prefix: str) -> RedisStore:
         """Takes over where and who of the client, not its timeouts, retries or decoding."""
         return cls(sites.from_client(client), client, prefix)
+
+    def twin(self) -> RedisStore:
+        """A store of the same server with connections of its own, for the keeper's thread.
+
+        A greenlet's socket cannot be used in another thread.
+        """
+        if self._twin is None:
+            self._twin = RedisStore(
+                None if self._client is not None else self.site, self._client, self._prefix
+            )
+        return self._twin
 
     def after_fork(self) -> None:
         self._wires: dict[Address, Wire | ClientWire] = {}
@@ -110,12 +125,12 @@ class RedisStore:
             mailbox = self._mailboxes.setdefault(address, Mailbox(self._channel, wire))
         return mailbox
 
-    def _nap(self, nap: Nap) -> None:
+    def _nap(self, nap: Nap) -> bool:
         for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
-                mailbox.wait(nap.token, nap.seconds)
-                return
+                return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
+        return False
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)
@@ -229,12 +244,12 @@ class AsyncRedisStore:
             mailbox = self._mine[address] = AsyncMailbox(_channel(self._prefix), wire)
         return mailbox
 
-    async def _nap(self, nap: Nap) -> None:
+    async def _nap(self, nap: Nap) -> bool:
         for mailbox in self._mine.values():
             if mailbox.expects(nap.token):
-                await mailbox.wait(nap.token, nap.seconds)
-                return
+                return await mailbox.wait(nap.token, nap.seconds)
         await asyncio.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
+        return False
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -28,7 +28,7 @@ from celery_locks.store.resp import pack
 Address = tuple[str, int]
 Shape = Literal["single", "sentinel", "cluster"]
 
-# What says where and who; everything else of a user's client (timeouts, retries, decoding) is not taken.
+# What says where and who; a user's timeouts, retries and decoding are not taken over.
 _KEPT = (
     "host",
     "port",
@@ -113,7 +113,40 @@ class Site:
         return self.sentinel_kwargs if asks_sentinel else self.kwargs
 
 
-def from_url(url: str) -> Site:
+def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
+    """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl_…"""
+    site = _from_url(_translated(url, options or {}))
+    tls = {word: value for word, value in (options or {}).items() if word.startswith("ssl_")}
+    return replace(
+        site,
+        kwargs=_lower_case_tls({**site.kwargs, **tls}) if site.transport == "tls" else site.kwargs,
+        sentinel_kwargs=_kept((options or {}).get("sentinel_kwargs") or site.sentinel_kwargs),
+    )
+
+
+def _translated(url: str, options: Mapping[str, Any]) -> str:
+    """Celery's ways of writing a unix socket and a Sentinel, in ours."""
+    if url.startswith("redis+socket://"):
+        return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=")
+    if not url.startswith(("sentinel://", "sentinels://")):
+        return url
+    parts = [urlsplit(part) for part in url.split(";")]
+    login, at, _ = parts[0].netloc.rpartition("@")
+    hosts = ",".join(part.netloc.rpartition("@")[2] for part in parts)
+    base = "rediss" if parts[0].scheme == "sentinels" else "redis"
+    service, db = options.get("master_name", ""), parts[0].path.strip("/") or "0"
+    return f"{base}+sentinel://{login}{at}{hosts}/{service}/{db}"
+
+
+def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Celery also writes ``ssl_cert_reqs=CERT_REQUIRED`` where redis-py wants ``required``."""
+    wanted = kwargs.get("ssl_cert_reqs")
+    if isinstance(wanted, str):
+        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
+    return kwargs
+
+
+def _from_url(url: str) -> Site:
     base, _, shape = url.partition("://")[0].partition("+")
     shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
     if base not in ("redis", "rediss", "unix") or shape not in shapes:
@@ -175,7 +208,7 @@ def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site
 
 
 def from_client(client: Any) -> Site | None:
-    """The site of a redis-py client, sync or async; None for one that has no sockets (fakeredis)."""
+    """The site of a redis-py client, sync or async; None for one without sockets (fakeredis)."""
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         return _from_cluster(client)
     pool = getattr(client, "connection_pool", None)

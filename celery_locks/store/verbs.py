@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -31,6 +32,15 @@ class Renewal(NamedTuple):
     ttl: float
 
 
+class Done(Enum):
+    """The answer to an acquire that asked: this attempt of the job has ended elsewhere."""
+
+    DONE = "done"
+
+
+DONE = Done.DONE
+
+
 class Page(NamedTuple):
     """A part of the list, and where it goes on; ``cursor`` is "" at the end."""
 
@@ -39,7 +49,7 @@ class Page(NamedTuple):
 
 
 def budget_of(ttl: float) -> float:
-    """The longest a call for such a lease may take: a third of it, so two tries fit before the end."""
+    """The longest a call for such a lease may take: a third, so that two tries fit in it."""
     return min(ttl / 3, CALL_LIMIT)
 
 
@@ -61,10 +71,17 @@ class Verbs:
         return self.roots[zlib.crc32(name.encode()) % len(self.roots)]
 
     def acquire(
-        self, spec: LockSpec, token: str, holder: Holder, *, alive: float = 0, channel: str = "-"
+        self,
+        spec: LockSpec,
+        token: str,
+        holder: Holder,
+        *,
+        alive: float = 0,
+        channel: str = "-",
+        ask_done: bool = False,
     ) -> Call:
-        """Answers with the fence, or with a ``Conflict``."""
-        job = "j" + quote(holder.task_id, safe="") if holder.task_id else "-"
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``."""
+        job = _job(holder)
         args = (
             spec.name,
             token,
@@ -75,18 +92,39 @@ class Verbs:
             _ms(alive),
             channel,
             holder.about(),
+            int(ask_done),
         )
 
-        def parse(reply: Any) -> int | Conflict:
+        def parse(reply: Any) -> int | Conflict | Done:
             return reply if isinstance(reply, int) else _refused(spec, reply)
 
         return Call(scripts.ACQUIRE, self.root(spec.name), args, parse, budget_of(spec.ttl))
 
     def release(
-        self, name: str, token: str, *, keep: float = 0, budget: float = CALL_LIMIT
+        self,
+        name: str,
+        token: str,
+        *,
+        keep: float = 0,
+        done: tuple[Holder, float] | None = None,
+        budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers True if the lock was ours until now."""
-        return Call(scripts.RELEASE, self.root(name), (name, token, _ms(keep)), bool, budget)
+        """Answers True if the lock was ours until now.
+
+        ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
+        """
+        mark = (_job(done[0]), done[0].retries, _ms(done[1])) if done else ("-", 0, 0)
+        args = (name, token, _ms(keep), *mark)
+        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+
+    def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
+        """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
+
+        def parse(reply: Any) -> dict[str, tuple[str, Holder]]:
+            found = zip(tokens, reply, strict=True)
+            return {token: _located(token, record) for token, record in found if record}
+
+        return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
     def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
         """For leases of one shard; answers with the set of tokens that are lost."""
@@ -130,11 +168,22 @@ class Verbs:
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
 
 
+def _job(holder: Holder) -> str:
+    return "j" + quote(holder.task_id, safe="") if holder.task_id else "-"
+
+
+def _located(token: str, record: bytes) -> tuple[str, Holder]:
+    length, rest = record.split(b" ", 8)[7:]
+    return rest[: int(length)].decode(), _holder(token.encode(), b"0", record)
+
+
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _refused(spec: LockSpec, reply: list[Any]) -> Conflict:
+def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
+    if reply[0] == b"done":
+        return DONE
     if reply[0] == b"limit":
         raise LimitMismatch(
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
@@ -160,9 +209,9 @@ def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
     """A record as ``common.lua`` describes it; a waiter's score is its ticket, in microseconds."""
     if not record:
         return Holder(token=token.decode(), expires_at=float(score) / 1000)
-    fence, since, ttl, _limit, job, attempt, _channel, about = record.split(b" ", 7)
+    fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
     waiting = fence == b"0"
-    said = json.loads(about)
+    said = json.loads(rest[int(length) :])
     return Holder(
         token=token.decode(),
         fence=int(fence),

@@ -6,7 +6,7 @@ import hashlib
 from functools import cached_property
 from importlib.resources import files
 
-from celery_locks.store.resp import Arg, pack_args
+from celery_locks.store.resp import Arg, pack, pack_args
 
 
 class Script:
@@ -43,9 +43,22 @@ class Script:
         return b"*%d\r\n%b" % (4 + args, pack_args((command, script, 1, root)))
 
 
+class Command:
+    """A plain command in a script's place, for what needs no script."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+
+    def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
+        return pack(self.verb, root, *args)
+
+    by_text = by_sha
+
+
 ACQUIRE = Script("acquire")
 RELEASE = Script("release")
 RENEW = Script("renew")
 FORCE_RELEASE = Script("force_release")
+LOCATE = Script("locate")
 INFO = Script("info", "describe")
 LIST = Script("list", "describe")

@@ -1,0 +1,73 @@
+"""What an app has: its locks, made when first needed and kept on the app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_locks import settings
+from celery_locks.flows import Flows
+from celery_locks.lease import Lease, OnLost
+from celery_locks.locks import Locks
+from celery_locks.model import Conflict, Holder, LockSpec
+from celery_locks.settings import Settings
+from celery_locks.store.base import Store, drive
+from celery_locks.store.verbs import Done
+
+_ATTRIBUTE = "_celery_locks"
+
+
+class AppLocks(Locks):
+    """Locks with the verbs that tasks need beyond everybody's."""
+
+    settings: Settings
+
+    @property
+    def keeper_store(self) -> Store:
+        """For calls made in the keeper's thread."""
+        return self._store.twin()
+
+    def acquire_for_task(
+        self,
+        spec: LockSpec,
+        holder: Holder,
+        lease_class: type[Lease],
+        *,
+        on_lost: OnLost | None,
+        token: str,
+        kept_elsewhere: bool,
+        ask_done: bool,
+    ) -> Lease | Conflict | Done:
+        flows = Flows(lease_class, self.keeper_store, self.verbs, self._store.unlisten)
+        flow = flows.acquire(
+            spec,
+            holder,
+            on_lost,
+            token=token,
+            kept_elsewhere=kept_elsewhere,
+            ask_done=ask_done,
+        )
+        answer = drive(flow, self._store.perform)
+        if isinstance(answer, Lease):
+            answer.face = self
+        return answer
+
+    def release_for_task(
+        self, lease: Lease, *, keep: float, done: tuple[Holder, float] | None
+    ) -> bool:
+        return drive(self._flows.release(lease, keep=keep, done=done), self._store.perform)
+
+
+def locks_of(app: Any) -> AppLocks:
+    """The locks of an app, the same object each time."""
+    locks = getattr(app, _ATTRIBUTE, None)
+    if locks is None:
+        locks = AppLocks.from_app(app)
+        locks.settings = settings.of(app)
+        setattr(app, _ATTRIBUTE, locks)
+    assert isinstance(locks, AppLocks)
+    return locks
+
+
+def replace_locks(app: Any, locks: AppLocks | None) -> None:
+    """For tests: other locks than the settings say; None returns to the settings."""
+    setattr(app, _ATTRIBUTE, locks)

@@ -1,0 +1,129 @@
+"""single_instance: says how a task is locked, below or above ``@app.task``.
+
+Below, it marks the function; above, it finds the task. Either way the task becomes a
+:class:`LockedTask`, if need be by adding that class to the one it has: when the app is finalised,
+when a worker starts, and at the latest when the function is about to run. A marked function that
+is run by no task at all refuses, so that nothing ever runs silently unlocked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from celery import Task, current_task, signals
+from celery._state import connect_on_app_finalize
+from celery.local import PromiseProxy, Proxy
+
+from celery_locks import keys
+from celery_locks import options as lock_options
+from celery_locks.errors import LockUsageError
+from celery_locks.integration.execution import current_execution
+from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.task import MARK, LockedTask
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def single_instance(target: F, /) -> F: ...
+@overload
+def single_instance(
+    *,
+    key: lock_options.Key = ...,
+    ttl: float = ...,
+    limit: int = ...,
+    on_conflict: lock_options.OnConflict = ...,
+    wait: float | None = ...,
+    on_retry: lock_options.OnRetry = ...,
+    on_lost: lock_options.OnLost = ...,
+    on_unavailable: lock_options.OnUnavailable = ...,
+    scope: lock_options.Scope = ...,
+    at_least: float = ...,
+    enabled: bool = ...,
+) -> Callable[[F], F]: ...
+def single_instance(target: Any = None, /, **said: Any) -> Any:
+    """One run at a time for each key; without a key, for each set of arguments."""
+    words = {"key": BY_ARGUMENTS, **lock_options.checked(said, "@single_instance")}
+    if target is None:
+        return lambda it: _apply(it, words)
+    return _apply(target, words)
+
+
+def _apply(target: Any, words: dict[str, Any]) -> Any:
+    kind = type(target)
+    if kind is PromiseProxy:
+        target.__then__(lambda: make_locked(target._get_current_object(), words))
+        return target
+    if kind is Proxy:
+        raise LockUsageError("@single_instance cannot stand above @shared_task; write it below")
+    if isinstance(target, Task):
+        make_locked(target, words)
+        return target
+    if inspect.iscoroutinefunction(target) or not inspect.isfunction(target):
+        raise LockUsageError(f"@single_instance is for tasks and their functions, not {target!r}")
+    return _marked(target, words)
+
+
+def _marked(function: Any, words: dict[str, Any]) -> Any:
+    signature = inspect.signature(function)
+    key = words["key"]
+    if isinstance(key, str) and key != BY_ARGUMENTS:
+        keys.check_template(key, signature, f"@single_instance of {function.__qualname__}")
+
+    @functools.wraps(function)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        execution = current_execution()
+        if execution and getattr(execution.task.run, MARK, None) is words:
+            return function(*args, **kwargs)
+        return _run_late(locked, words, args, kwargs)
+
+    # Celery reads the parameters off the function itself, not through __wrapped__.
+    locked.__signature__ = signature  # type: ignore[attr-defined]
+    setattr(locked, MARK, words)
+    return locked
+
+
+def _run_late(locked: Any, words: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    """The task was made after the app was finalised, outside a worker: lock it from now on."""
+    task = current_task._get_current_object() if current_task else None
+    if task is None or getattr(task.run, MARK, None) is not words:
+        raise LockUsageError(
+            f"{locked.__qualname__} is marked with @single_instance but is no task, so nothing "
+            "would lock it; put @app.task above it, or use Locks.hold"
+        )
+    make_locked(task, words)
+    if args and args[0] is task:
+        args = args[1:]
+    return task(*args, **kwargs)
+
+
+def make_locked(task: Any, words: dict[str, Any]) -> None:
+    """Turn a task into a LockedTask, in place; once done, only its options are set."""
+    if not isinstance(task, LockedTask):
+        cls = type(task)
+        task.__class__ = type(cls.__name__, (LockedTask, cls), {"__module__": cls.__module__})
+        task.__trace__ = None
+    type(task)._lock_said = {**words, **type(task)._lock_said}
+    key = type(task)._lock_said["key"]
+    if isinstance(key, str) and key != BY_ARGUMENTS:
+        keys.check_template(key, inspect.signature(task.run), f"task {task.name}")
+
+
+def _lock_marked_tasks(app: Any) -> None:
+    for task in list(app._tasks.values()):
+        words = getattr(task.run, MARK, None)
+        if words is not None and not isinstance(task, LockedTask):
+            make_locked(task, words)
+
+
+@connect_on_app_finalize  # type: ignore[untyped-decorator]
+def _when_finalised(app: Any) -> None:
+    app.on_after_finalize.connect(lambda sender=None, **_: _lock_marked_tasks(app), weak=False)
+
+
+@signals.worker_init.connect(weak=False)  # type: ignore[untyped-decorator]
+def _when_a_worker_starts(sender: Any = None, **_: Any) -> None:
+    _lock_marked_tasks(sender.app)

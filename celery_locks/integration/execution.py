@@ -1,0 +1,287 @@
+"""One run of a task under its lock: acquire, run, release, and what to tell Celery otherwise.
+
+Everything of one execution lives in an :class:`Execution`, never on the task object, which threads
+share. The name is computed once, from the arguments as they came. The lock is given back in the
+``finally`` of the call, which is before Celery publishes the next link of a chain.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.exceptions import Ignore, Reject, Retry
+from celery.states import READY_STATES, RETRY
+
+from celery_locks import events, policy
+from celery_locks import options as lock_options
+from celery_locks.errors import LockConflict, LockError, LockUnavailable
+from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere
+from celery_locks.integration.naming import lock_name
+from celery_locks.lease import Lease
+from celery_locks.model import Conflict, Holder, this_process
+from celery_locks.options import LockOptions
+from celery_locks.policy import Decision, Situation
+from celery_locks.store.verbs import Done
+
+logger = logging.getLogger("celery_locks")
+
+HEADER = "celery_locks"
+_current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
+
+
+class Unlocked:
+    """What ``self.lock`` is where a task runs without a lock, as it was told it may."""
+
+    name = ""
+    fence = 0
+    remaining = float("inf")
+
+    def check(self) -> None:
+        """Nothing to lose."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def current_lease() -> Lease | None:
+    """The lease that the task running here holds; None outside, and where it runs unlocked."""
+    execution = _current.get()
+    return execution.lease if execution else None
+
+
+def current_execution() -> Execution | None:
+    return _current.get()
+
+
+class Execution:
+    """A task, its request and its lock."""
+
+    def __init__(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.task = task
+        self.request = task.request
+        self.args = args
+        self.kwargs = kwargs
+        self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
+        self.options: LockOptions = task.lock_options(self.note.get("options"))
+        self.lease: Lease | None = None
+        self._interrupter = Interrupter()
+
+    def run(self, call: Callable[..., Any]) -> Any:
+        """The result of the task, or of not running it."""
+        name = lock_name(self.task, self.options, self.args, self.kwargs)
+        if name is None or not self.options.enabled:
+            return self._call(call)
+        self.holder = self._holder()
+        self.locks: AppLocks = locks_of(self.task.app)
+        try:
+            answer = self._acquire(name)
+        except LockUnavailable as error:
+            return self._unavailable(name, error, call)
+        if isinstance(answer, Done):
+            return self._already_done(name)
+        if isinstance(answer, Conflict):
+            return self._conflict(answer)
+        self.lease = answer
+        self._forget_conflicts()
+        return self._run_locked(call)
+
+    def _acquire(self, name: str) -> Lease | Conflict | Done:
+        given = (self.request.properties or {}).get(HEADER) or {}
+        kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        return self.locks.acquire_for_task(
+            self.options.spec(name),
+            self.holder,
+            KeptElsewhere if kept_elsewhere else Lease,
+            on_lost=self._interrupter.lost,
+            token=given.get("token", ""),
+            kept_elsewhere=kept_elsewhere,
+            ask_done=self._may_be_a_copy(),
+        )
+
+    def _holder(self) -> Holder:
+        process = this_process()
+        return Holder(
+            task_id=self.request.id,
+            task=self.task.name,
+            retries=self.request.retries or 0,
+            worker=self.request.hostname,
+            host=process.host,
+            pid=process.pid,
+        )
+
+    def _may_be_a_copy(self) -> bool:
+        """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
+        redelivered = (self.request.delivery_info or {}).get("redelivered")
+        return bool(redelivered or "since" in self.note or self.request.eta)
+
+    def _run_locked(self, call: Callable[..., Any]) -> Any:
+        assert self.lease is not None
+        keep, ended = 0.0, True
+        try:
+            with self._armed(self.lease):
+                return self._call(call)
+        except Retry as retry:
+            keep = self._kept_over(retry)
+            raise
+        except Reject:
+            ended = False
+            raise
+        except Exception:
+            raise
+        except BaseException:
+            # Terminated or exiting: the message may come again, and must then run.
+            ended = False
+            raise
+        finally:
+            self.release(keep, ended)
+
+    def _call(self, call: Callable[..., Any]) -> Any:
+        token = _current.set(self)
+        try:
+            return call(*self.args, **self.kwargs)
+        finally:
+            _current.reset(token)
+
+    def _armed(self, lease: Lease) -> AbstractContextManager[None]:
+        if self.options.on_lost == "warn":
+            return nullcontext()
+        return self._interrupter.armed(lease)
+
+    def _kept_over(self, retry: Retry) -> float:
+        """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
+        if self.options.on_retry != "keep":
+            return 0.0
+        when = retry.when or 0
+        if isinstance(when, datetime):
+            moment = datetime.now(UTC) if when.tzinfo else datetime.now()
+            when = (when - moment).total_seconds()
+        return max(0.0, float(when)) + self.options.ttl
+
+    def release(self, keep: float = 0.0, ended: bool = True) -> None:
+        """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
+        lease, self.lease = self.lease, None
+        if lease is None:
+            return
+        done = None
+        if ended and self.request.id and (self.task.acks_late or self._may_be_a_copy()):
+            done = (self.holder, self.locks.settings.done_ttl)
+        try:
+            self.locks.release_for_task(lease, keep=keep, done=done)
+        except LockUnavailable as error:
+            logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+
+    # What is told to Celery when the task does not run.
+
+    def _conflict(self, conflict: Conflict) -> Any:
+        decision = policy.on_conflict(conflict, self.options, self._situation())
+        if decision.kind == "skip":
+            return self._skip(conflict)
+        if decision.kind == "requeue":
+            self._requeue(conflict.name, decision)
+        raise LockConflict(conflict)
+
+    def _situation(self) -> Situation:
+        request = self.request
+        has_message = not request.called_directly and not request.is_eager
+        return Situation(
+            task_id=request.id,
+            retries=request.retries or 0,
+            has_followers=bool(request.chain or request.callbacks),
+            can_requeue=has_message,
+            times_requeued=int(self.note.get("times", 0)),
+            patience_used=time.time() - float(self.note.get("since", time.time())),
+            longest_pause=self._longest_pause(),
+        )
+
+    def _longest_pause(self) -> float:
+        """A delayed message must come before its visibility timeout makes copies of it."""
+        transport = self.task.app.conf.broker_transport_options or {}
+        return float(transport.get("visibility_timeout", 3600)) / 4
+
+    def _skip(self, conflict: Conflict) -> dict[str, Any]:
+        holder = conflict.holders[0].as_dict() if conflict.holders else None
+        logger.info("task %s[%s] is skipped: %s", self.task.name, self.request.id, conflict)
+        events.emit("skipped", conflict.name, conflict=conflict, task=self.task.name)
+        self._send_event("task-skipped", lock=conflict.name, holder=holder)
+        return {"skipped": True, "lock": conflict.name, "holder": holder}
+
+    def _send_event(self, kind: str, **fields: Any) -> None:
+        if self.request.called_directly or self.request.is_eager:
+            return
+        try:
+            self.task.send_event(kind, **fields)
+        except Exception as error:  # noqa: BLE001 (an event is not worth a task)
+            logger.warning("the event %s could not be sent: %s", kind, error)
+
+    def _requeue(self, name: str, decision: Decision) -> None:
+        """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
+        note = {
+            **self.note,
+            "since": self.note.get("since", time.time()),
+            "times": int(self.note.get("times", 0)) + 1,
+        }
+        headers = {**(self.request.headers or {}), HEADER: note}
+        again = self.task.signature_from_request(
+            self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
+        )
+        again.apply_async()
+        logger.info(
+            "task %s[%s] is put back for %.1f s: %s (lock %r)",
+            self.task.name,
+            self.request.id,
+            decision.pause,
+            decision.why,
+            name,
+        )
+        events.emit("requeued", name, task=self.task.name, pause=decision.pause)
+        raise Ignore(decision.why)
+
+    def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
+        decision = policy.on_unavailable(self.options, self._situation())
+        if decision.kind == "requeue":
+            logger.warning("lock %r: %s", name, error)
+            self._requeue(name, decision)
+        if decision.kind == "run":
+            logger.warning(
+                "task %s[%s] runs without lock %r: %s",
+                self.task.name,
+                self.request.id,
+                name,
+                error,
+            )
+            events.emit("unlocked", name, task=self.task.name, why=str(error))
+            return self._call(call)
+        raise error
+
+    def _already_done(self, name: str) -> None:
+        """A copy of this message has run to its end: this one has nothing to do."""
+        task, request = self.task, self.request
+        if not (request.ignore_result or task.ignore_result):
+            state = task.AsyncResult(request.id).state
+            if state not in READY_STATES and state != RETRY:
+                # It may be about to store its result, or have died before it could.
+                self._requeue(name, policy.on_done(self._situation()))
+        logger.info("task %s[%s] has run already: this copy is dropped", task.name, request.id)
+        raise Ignore("a copy of this message has run")
+
+    def _forget_conflicts(self) -> None:
+        """A retry inherits the headers: what was about getting here must not travel on."""
+        if "since" in self.note and self.request.headers:
+            kept = {word: value for word, value in self.note.items() if word == "options"}
+            self.request.headers = {**self.request.headers, HEADER: kept}
+
+
+def checked_for_call(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one call, which travel in a header and so must be plain."""
+    words = lock_options.checked(said, "apply_async(lock=…)")
+    if callable(words.get("key")):
+        raise LockError("apply_async(lock=…): a key for one call must be a text")
+    return words

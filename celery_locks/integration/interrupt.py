@@ -1,0 +1,241 @@
+"""How a lost lease reaches the code that is running under it.
+
+===================  ===========================================================================
+where the task runs  how ``LeaseLost`` is raised in it
+===================  ===========================================================================
+main thread          (prefork, solo) a signal; also a kernel timer at the lease's deadline, so that
+                     after a SIGSTOP or a suspended machine nothing more is done before the handler
+                     has run. C code that does not return is interrupted when it returns.
+another thread       (threads) an asynchronous exception, at the next bytecode: a blocking call
+                     ends first
+greenlet             (gevent) thrown in by the hub: a greenlet that computes is reached when it
+                     next yields
+greenthread          (eventlet) not at all: its hub takes nothing from other threads;
+                     ``self.lock.check()`` tells
+===================  ===========================================================================
+
+Nothing is raised once the task has ended. The signal is a real-time one that neither Celery nor
+billiard uses; where the system has none (macOS), prefork and solo tasks learn of a loss by
+``check()`` only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from celery_locks.clock import now
+from celery_locks.errors import LeaseLost, LockUnavailable
+from celery_locks.lease import BaseLease, Lease, State
+from celery_locks.native import native_lock
+
+SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTMIN") else 0
+
+
+class KeptElsewhere(Lease):
+    """A lease that the worker's main process renews: past its deadline it asks the store itself."""
+
+    def check(self) -> None:
+        if self._end is None and now() >= self.deadline:
+            self.ask()
+        super().check()
+
+    @property
+    def state(self) -> State:
+        """What is known here; the main process may have renewed it since."""
+        return self._end or State.HELD
+
+    def ask(self) -> None:
+        """Renew, which is the way to learn whether it is still ours. Sets LOST if it is not."""
+        try:
+            self.face.renew(self)
+        except LeaseLost:
+            pass
+        except LockUnavailable as error:
+            if now() >= self.deadline:
+                self.lose(f"it could not be renewed in time: {error}")
+
+
+class Interrupter:
+    """Armed while a task runs; ``lost`` is the lease's callback and may come from any thread."""
+
+    def __init__(self) -> None:
+        self._deliver: Callable[[LeaseLost], None] | None = None
+        self._lock = native_lock()
+        self._home = threading.get_ident()
+
+    def lost(self, lease: BaseLease, error: LeaseLost) -> None:
+        if threading.get_ident() == self._home:
+            return  # found by the task's own check(), which raises
+        with self._lock:
+            if self._deliver:
+                self._deliver(error)
+
+    @contextmanager
+    def armed(self, lease: Lease) -> Iterator[None]:
+        arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
+        with arm(lease) as self._deliver:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._deliver = None
+
+
+def _is_main_thread() -> bool:
+    return bool(SIGNAL) and threading.current_thread() is threading.main_thread()
+
+
+# Main thread: prefork children and solo.
+
+_running: Lease | None = None
+_timer: _Timer | None = None
+
+
+@contextmanager
+def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
+    global _running
+    outer = _running
+    _prepare()
+    _running = lease
+    _arm(lease)
+    try:
+        yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+    finally:
+        _running = outer
+        if _timer:
+            _timer.set(0.0)
+
+
+def _prepare() -> None:
+    global _timer
+    if _timer is None or _timer.pid != os.getpid():
+        signal.signal(SIGNAL, _on_signal)
+        _timer = _Timer()
+
+
+def _arm(lease: Lease, after: float = 0.0) -> None:
+    """Early enough that a lease kept elsewhere can be asked for more than once before its end."""
+    if _timer:
+        early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
+        _timer.set(max(0.01, after, lease.deadline - early - now()))
+
+
+def _on_signal(signum: int, frame: FrameType | None) -> None:
+    lease = _running
+    if lease is None:
+        return
+    if isinstance(lease, KeptElsewhere):
+        lease.ask()
+    if lease.state is State.LOST:
+        lease.check()
+    _arm(lease, after=min(lease.ttl / 10, max(0.01, lease.deadline - now())))
+
+
+class _Timer:
+    """A kernel timer of this process on the clock that counts suspend (POSIX ``timer_create``)."""
+
+    _CLOCK_BOOTTIME = 7
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._id = ctypes.c_void_p()
+        event = _SignalEvent(sigev_signo=SIGNAL)
+        if self._libc.timer_create(
+            self._CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._id)
+        ):
+            raise OSError(ctypes.get_errno(), "timer_create failed")
+
+    def set(self, seconds: float) -> None:
+        """Fire once after so long; 0 disarms."""
+        whole = int(seconds)
+        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9))
+        self._libc.timer_settime(self._id, 0, ctypes.byref(value), None)
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (
+        ("interval_sec", ctypes.c_long),
+        ("interval_nsec", ctypes.c_long),
+        ("sec", ctypes.c_long),
+        ("nsec", ctypes.c_long),
+    )
+
+
+class _SignalEvent(ctypes.Structure):
+    _fields_ = (
+        ("sigev_value", ctypes.c_void_p),
+        ("sigev_signo", ctypes.c_int),
+        ("sigev_notify", ctypes.c_int),
+        ("padding", ctypes.c_char * 48),
+    )
+
+
+# Other threads.
+
+
+class _LostHere(LeaseLost):
+    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
+
+    def __init__(self) -> None:
+        lease: Lease = _of_thread.lease
+        super().__init__(lease.name, lease.reason)
+
+
+_of_thread = threading.local()
+
+
+@contextmanager
+def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
+    thread_id = ctypes.c_ulong(threading.get_ident())
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    _of_thread.lease = lease
+    try:
+        yield lambda _: raise_in(thread_id, ctypes.py_object(_LostHere)) and None
+    except _LostHere as error:
+        raise LeaseLost(error.name, error.reason) from None
+    finally:
+        raise_in(thread_id, None)
+
+
+# gevent.
+
+
+def _gevent_way() -> Any:
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return _nothing if _is_eventlet() else None
+    return _greenlet_way
+
+
+def _is_eventlet() -> bool:
+    patcher = sys.modules.get("eventlet.patcher")
+    return bool(patcher and patcher.is_monkey_patched("thread"))
+
+
+@contextmanager
+def _nothing(lease: Lease) -> Iterator[None]:
+    yield None
+
+
+@contextmanager
+def _greenlet_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
+    gevent: Any = sys.modules["gevent"]
+    hub, task, over = gevent.get_hub(), gevent.getcurrent(), False
+
+    def throw(error: LeaseLost) -> None:
+        if not over:
+            task.throw(error)
+
+    try:
+        yield lambda error: hub.loop.run_callback_threadsafe(throw, error) and None
+    finally:
+        over = True

@@ -1,0 +1,34 @@
+"""The lock's name for one call of a task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from celery_locks import keys
+from celery_locks.options import LockOptions
+
+BY_ARGUMENTS = "*"  # the key of ``@single_instance`` that says none
+
+
+def signature_of(task: Any) -> inspect.Signature:
+    """The parameters that a caller fills: without self, through every wrapper."""
+    return inspect.signature(task.run)
+
+
+def lock_name(
+    task: Any, options: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str | None:
+    """None where the lock is by task id and there is none (a direct call)."""
+    key = options.key
+    if key is None:
+        # Celery's own tasks (chord_unlock and the like) are no jobs of the user's.
+        is_job = task.request.id and not task.name.startswith("celery.")
+        return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
+    if callable(key):
+        return keys.from_callable(key, args, kwargs)
+    arguments = keys.bound(signature_of(task), args, kwargs)
+    if key == BY_ARGUMENTS:
+        return keys.from_all(task.name, arguments)
+    return keys.from_template(key, arguments)

@@ -1,0 +1,82 @@
+"""The request as the worker's main process has it: mints the token and reports to the wards.
+
+The token travels to the child in ``properties``: at the top level of the request it would become a
+message header, which retries inherit. Celery makes a subclass of this class for every task and
+redefines two of its methods there without calling ours, so those are wrapped as they are made.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker.request import Request
+
+from celery_locks.flows import new_token
+from celery_locks.integration.execution import HEADER
+from celery_locks.integration.wards import wards
+
+
+class LockRequest(Request):  # type: ignore[misc]
+    """A request whose task may hold a lock."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lock_token = new_token()
+        given = {"token": self.lock_token, "keeper": os.getpid()}
+        properties = self._request_dict.get("properties") or {}
+        self._request_dict["properties"] = {**properties, HEADER: given}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "execute_using_pool" in vars(cls):
+            cls.execute_using_pool = _dispatching(cls.execute_using_pool)
+        if "on_success" in vars(cls):
+            cls.on_success = _ending(cls.on_success)
+
+    def on_accepted(self, pid: int, time_accepted: float) -> Any:
+        wards.accepted(self.lock_token, pid)
+        return super().on_accepted(pid, time_accepted)
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a child reports comes by way of ``on_success``; the rest is said about a child.
+
+        That it was terminated or ran out of time is said before it is gone: it may write still.
+        """
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        said_too_early = isinstance(error, Terminated | TimeLimitExceeded)
+        if isinstance(error, WorkerLostError) or (said_too_early and not wards.sees_deaths):
+            wards.died(self.lock_token)
+        return super().on_failure(exc_info, *args, **kwargs)
+
+
+def _dispatching(original: Any) -> Any:
+    @functools.wraps(original)
+    def execute_using_pool(self: LockRequest, pool: Any, **kwargs: Any) -> Any:
+        # Before the child can have it: while the main process is busy it may not hear "accepted".
+        wards.add(self, children=_has_children(pool))
+        try:
+            return original(self, pool, **kwargs)
+        except BaseException:
+            wards.ended(self.lock_token)
+            raise
+
+    return execute_using_pool
+
+
+def _has_children(pool: Any) -> bool:
+    return type(pool).__module__.endswith("prefork")
+
+
+def _ending(original: Any) -> Any:
+    @functools.wraps(original)
+    def on_success(self: LockRequest, *args: Any, **kwargs: Any) -> Any:
+        wards.ended(self.lock_token)
+        return original(self, *args, **kwargs)
+
+    return on_success

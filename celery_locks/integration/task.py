@@ -1,0 +1,139 @@
+"""LockedTask: a Celery task that takes its lock before it runs and gives it back when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Task
+
+from celery_locks import keys
+from celery_locks import options as lock_options
+from celery_locks.integration.app import locks_of
+from celery_locks.integration.execution import (
+    HEADER,
+    Execution,
+    Unlocked,
+    checked_for_call,
+    current_execution,
+    current_lease,
+)
+from celery_locks.integration.naming import BY_ARGUMENTS, signature_of
+from celery_locks.lease import Lease
+from celery_locks.options import LockOptions
+
+_ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
+MARK = "__celery_locks__"
+
+
+class LockedTask(Task):  # type: ignore[misc]
+    """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
+
+    Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
+    per task id: this very message never runs twice at once.
+    """
+
+    abstract = True
+    Request = "celery_locks.integration.request:LockRequest"
+
+    _lock_said: Mapping[str, Any] = {}
+    _lock_usual: tuple[Any, LockOptions] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        said = {word: vars(cls)[name] for name, word in _ATTRIBUTES.items() if name in vars(cls)}
+        unknown = [
+            n for n in vars(cls) if n.startswith("lock_") and n not in _ATTRIBUTES and n not in _OWN
+        ]
+        for name in unknown:
+            lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
+        if isinstance(said.get("key"), staticmethod):
+            said["key"] = said["key"].__func__
+        marked = getattr(vars(cls).get("run"), MARK, None) or {}
+        cls._lock_said = {
+            **cls._lock_said,
+            **marked,
+            **lock_options.checked(said, f"task {cls.__name__}"),
+        }
+
+    @classmethod
+    def bind(cls, app: Any) -> Any:
+        bound = super().bind(app)
+        key = cls._lock_said.get("key")
+        if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
+            keys.check_template(key, signature_of(cls()), f"task {cls.name}")
+        return bound
+
+    def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
+        """Settings, then the task, then the call."""
+        settings = locks_of(self.app).settings.task
+        if said_by_call:
+            return lock_options.combined(settings, self._lock_said, said_by_call)
+        made_from = (settings, self._lock_said)
+        if self._lock_usual is None or self._lock_usual[0] != made_from:
+            self._lock_usual = (made_from, lock_options.combined(*made_from))
+        return self._lock_usual[1]
+
+    @property
+    def lock(self) -> Lease | Unlocked:
+        """The lease this execution holds; where it runs unlocked, one whose check() passes."""
+        return current_lease() or Unlocked()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.request.called_directly:
+            self.push_request(args=args, kwargs=kwargs)
+            try:
+                return Execution(self, args, kwargs).run(self._body)
+            finally:
+                self.pop_request()
+        execution = Execution(self, args, kwargs)
+        self.request.celery_locks_execution = execution
+        return execution.run(self._body)
+
+    @property
+    def _body(self) -> Any:
+        """What comes next: a ``__call__`` of the user's own base, or ``run``."""
+        following = super().__call__
+        return self.run if following.__func__ is Task.__call__ else following
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *positional: Any,
+        lock: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """As Celery's; ``lock`` overrides the lock's options for this call."""
+        return super().apply_async(args, kwargs, *positional, **_with_lock(lock, options))
+
+    def apply(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *positional: Any,
+        lock: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
+
+    def after_return(self, *outcome: Any) -> None:
+        """Release whatever is still held; in the worker's main process that is nothing."""
+        execution = self.request.get("celery_locks_execution")
+        if execution:
+            execution.release()
+        super().after_return(*outcome)
+
+
+_OWN = {"lock_options", "lock"}
+
+
+def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+    if lock is None:
+        return options
+    headers = dict(options.get("headers") or {})
+    note = {**headers.get(HEADER, {}), "options": checked_for_call(lock)}
+    return {**options, "headers": {**headers, HEADER: note}}
+
+
+__all__ = ["LockedTask", "current_execution", "current_lease"]

@@ -1,0 +1,100 @@
+"""The words a task is locked with, the same everywhere, checked where they are written.
+
+``@single_instance(ttl=…)``, ``@app.task(lock_ttl=…)``, ``apply_async(lock={"ttl": …})`` and
+``app.conf.locks_ttl`` all end up here. A word nobody said is absent, so that the settings, the
+task and the call can each add theirs, the later the stronger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from celery_locks.errors import LockUsageError
+from celery_locks.model import DEFAULT_TTL, LockSpec
+
+OnConflict = Literal["skip", "raise", "requeue", "wait"]
+OnRetry = Literal["release", "keep"]
+OnLost = Literal["raise", "warn"]
+OnUnavailable = Literal["requeue", "run", "fail"]
+Scope = Literal["running"]
+Key = str | Callable[..., str]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "on_conflict": get_args(OnConflict),
+    "on_retry": get_args(OnRetry),
+    "on_lost": get_args(OnLost),
+    "on_unavailable": get_args(OnUnavailable),
+    "scope": get_args(Scope),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LockOptions:
+    """How a task is locked. ``key`` None means: by the task's id."""
+
+    key: Key | None = None
+    ttl: float = DEFAULT_TTL
+    limit: int = 1
+    on_conflict: OnConflict = "skip"
+    wait: float | None = None
+    on_retry: OnRetry = "release"
+    on_lost: OnLost = "raise"
+    on_unavailable: OnUnavailable = "requeue"
+    scope: Scope = "running"
+    at_least: float = 0.0
+    enabled: bool = True
+
+    def spec(self, name: str) -> LockSpec:
+        """Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait."""
+        patience = None
+        if self.on_conflict == "wait":
+            patience = FOREVER if self.wait is None else self.wait
+        return LockSpec(name, self.ttl, self.limit, patience, self.at_least)
+
+
+FOREVER = 10 * 365 * 86400.0
+WORDS = tuple(field.name for field in fields(LockOptions))
+
+
+def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The words as they were said, or a sentence about the first that is wrong."""
+    for word, value in said.items():
+        if word not in WORDS:
+            raise LockUsageError(f"{where}: no lock option {word!r}; there are {', '.join(WORDS)}")
+        allowed = _CHOICES.get(word)
+        if allowed and value not in allowed:
+            raise LockUsageError(f"{where}: {word} is {value!r}; write {_either(allowed)}")
+    _check_key(said.get("key"), where)
+    _check_enabled(said.get("enabled", True), where)
+    numbers = {word: said[word] for word in ("ttl", "limit", "wait", "at_least") if word in said}
+    try:
+        LockSpec("checked", **numbers)
+    except LockUsageError as error:
+        raise LockUsageError(f"{where}: {error}") from None
+    return dict(said)
+
+
+def combined(*said: Mapping[str, Any]) -> LockOptions:
+    """What was said, the later the stronger."""
+    words: dict[str, Any] = {}
+    for more in said:
+        words |= more
+    return LockOptions(**words)
+
+
+def _check_key(key: object, where: str) -> None:
+    if key is not None and not callable(key) and not (isinstance(key, str) and key):
+        raise LockUsageError(
+            f"{where}: key is {key!r}; write a template such as 'invoice:{{id}}' or a function"
+        )
+
+
+def _check_enabled(enabled: object, where: str) -> None:
+    if not isinstance(enabled, bool):
+        raise LockUsageError(f"{where}: enabled is {enabled!r}; write True or False")
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return " or ".join(repr(word) for word in words)

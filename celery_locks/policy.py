@@ -1,0 +1,83 @@
+"""What follows from a conflict or an unreachable server: facts and options in, a decision out.
+
+No Celery, no Redis: ``integration/task.py`` alone turns a decision into what Celery understands.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from celery_locks.model import Conflict
+from celery_locks.options import LockOptions
+
+Kind = Literal["skip", "raise", "requeue", "run"]
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with the task, and why, for the log; ``pause`` is before it is tried again."""
+
+    kind: Kind
+    why: str
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of the call at hand."""
+
+    task_id: str | None
+    retries: int = 0
+    has_followers: bool = False  # a chain link or callback would be run on the result
+    can_requeue: bool = True  # False for eager and direct calls: there is no message
+    times_requeued: int = 0
+    patience_used: float = 0.0
+    longest_pause: float = LONGEST_PAUSE
+
+
+def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
+    """The lock is busy."""
+    if _is_copy(conflict, call):
+        return _again(call, "another copy of this very message is running")
+    if options.on_conflict == "requeue":
+        if options.wait is not None and call.patience_used >= options.wait:
+            return Decision("raise", f"its patience of {options.wait:g} s is over")
+        return _again(call, "the lock is busy")
+    if options.on_conflict == "skip":
+        if call.has_followers:
+            return Decision("raise", "a skip would hand its value to the next link")
+        return Decision("skip", "the lock is busy")
+    return Decision("raise", "the lock is busy")
+
+
+def on_unavailable(options: LockOptions, call: Situation) -> Decision:
+    """Nobody knows whether the lock is free."""
+    if options.on_unavailable == "run":
+        return Decision("run", "the lock server is away and the task may run unlocked")
+    if options.on_unavailable == "requeue":
+        return _again(call, "the lock server is away")
+    return Decision("raise", "the lock server is away")
+
+
+def on_done(call: Situation) -> Decision:
+    """Another copy of this message has ended, but its result is not to be seen yet."""
+    return _again(call, "another copy of this very message has run")
+
+
+def _is_copy(conflict: Conflict, call: Situation) -> bool:
+    """Skipping a redelivered copy would acknowledge the original's message: it must come back."""
+    return call.task_id is not None and any(
+        holder.task_id == call.task_id and holder.retries >= call.retries
+        for holder in conflict.holders
+    )
+
+
+def _again(call: Situation, why: str) -> Decision:
+    if not call.can_requeue:
+        return Decision("raise", f"{why}, and there is no message to put back")
+    longest = min(FIRST_PAUSE * 2**call.times_requeued, LONGEST_PAUSE, call.longest_pause)
+    return Decision("requeue", why, pause=longest * random.uniform(0.5, 1.0))
