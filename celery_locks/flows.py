@@ -75,8 +75,9 @@ class Flows(Generic[L]):
             answer, sent_at = yield from self._ask(spec, token, holder, ask_done)
         except BaseException as error:
             if not isinstance(error, _NOTHING_TAKEN):
-                # The store may have granted or queued it: only giving it back makes that sure.
-                keeper.give_back(spec.name, token, self._store, self.verbs, now() + spec.ttl)
+                # The store may have granted or queued it, or may do so yet.
+                until = now() + spec.ttl
+                keeper.give_back(spec.name, token, self._store, self.verbs, until, doubtful=True)
             if isinstance(error, LockUnavailable):
                 events.emit("unavailable", spec.name, token, why=str(error))
             raise
