@@ -112,6 +112,7 @@ class Execution:
             task_id=self.request.id,
             task=self.task.name,
             retries=self.request.retries or 0,
+            replaced=self.request.replaced_task_nesting or 0,
             worker=self.request.hostname,
             host=process.host,
             pid=process.pid,
@@ -193,7 +194,7 @@ class Execution:
         has_message = not request.called_directly and not request.is_eager
         return Situation(
             task_id=request.id,
-            retries=request.retries or 0,
+            attempt=self.holder.attempt,
             has_followers=bool(request.chain or request.callbacks),
             can_requeue=has_message,
             times_requeued=int(self.note.get("times", 0)),
