@@ -32,6 +32,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     broker_transport_options={"socket_timeout": 5},
     worker_cancel_long_running_tasks_on_connection_loss=False,
+    worker_pool_start_method=os.environ.get("OUTCOME_START_METHOD", "fork"),
     worker_soft_shutdown_timeout=float(os.environ.get("OUTCOME_SOFT_SHUTDOWN", "0")),
 )
 
@@ -41,7 +42,7 @@ def pen_of(task: Any, key: str) -> Pen:
 
 
 def wait_at_gate(key: str) -> None:
-    with redis.Redis.from_url(JOURNAL) as client:
+    with redis.Redis.from_url(JOURNAL, socket_timeout=None) as client:
         client.blpop([f"gate:{key}"], timeout=60)
 
 
@@ -227,9 +228,12 @@ WORK = {work.__name__: work for work in (sleep, hold_gil, regex, compute, stop_i
 def work(self: Any, key: str, kind: str, seconds: float) -> int:
     pen = pen_of(self, key)
     pen.write("start")
-    WORK[kind](seconds)
-    self.lock.check()
-    pen.write("end")
+    try:
+        WORK[kind](seconds)
+        self.lock.check()
+        pen.write("done")
+    finally:
+        pen.write("over")
     return os.getpid()
 
 

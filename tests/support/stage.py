@@ -50,13 +50,18 @@ class Stage:
         self.journal.close()
         self.store.close()
         self.locks.close()
+        # Results that are collected later would look for the server to unsubscribe from it.
+        self.app.backend.result_consumer.stop()
+        self.app.backend.result_consumer._pubsub = None
         self.app.backend.client.close()
         self.app.close()
         self.server.stop()
 
-    def worker(self, pool: str = "prefork", concurrency: int = 2, *arguments: str) -> Worker:
+    def worker(
+        self, pool: str = "prefork", concurrency: int = 2, *arguments: str, **env: str
+    ) -> Worker:
         return Worker(
-            APP, pool=pool, concurrency=concurrency, arguments=arguments, env=dict(self.env)
+            APP, pool=pool, concurrency=concurrency, arguments=arguments, env={**self.env, **env}
         )
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from celery_locks.testing.children import Child, new_directory
 from tests.support.leftovers import is_alive
@@ -21,6 +21,8 @@ class Worker:
 
     ``start`` alone does not wait, so that several can start at once; ``wait_ready`` does.
     """
+
+    running: ClassVar[list["Worker"]] = []
 
     def __init__(
         self,
@@ -54,13 +56,12 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            sys.stderr.write(f"\n--- log of the worker ---\n{self.log()}\n")
         self.kill()
 
     def start(self) -> None:
         words = [f"{name}={value}" for name, value in self._env.items()]
         self._child = Child(["/usr/bin/env", *words, *self._command], new_directory())
+        self.running.append(self)
 
     def wait_ready(self, deadline: float = 60.0) -> None:
         wait_until(self._is_ready, deadline, every=0.05, what="the worker to be ready")
@@ -115,6 +116,8 @@ class Worker:
             return
         self.signal_group(signal.SIGKILL)
         self._child.kill()
+        if self in self.running:
+            self.running.remove(self)
 
 
 def threads_of(pid: int) -> int:
