@@ -4,12 +4,13 @@ Each task takes its lock's name as ``key`` and writes a journal of itself. ``act
 gate, so that a test can line up who comes next before it happens.
 """
 
-import ctypes
 import os
 import re
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import redis
@@ -192,8 +193,12 @@ def sleep(seconds: float) -> None:
 
 
 def hold_gil(seconds: float) -> None:
-    """C code that does not let go of the GIL: PyDLL does not release it for the call."""
-    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    """One call of C code that neither lets go of the GIL nor looks at signals."""
+    size = 5_000_000
+    began = time.perf_counter()
+    deque(repeat(None, size), maxlen=0)
+    deque(repeat(None, int(size * seconds / (time.perf_counter() - began))), maxlen=0)
+    sleep(seconds - (time.perf_counter() - began))
 
 
 def regex(seconds: float) -> None:

@@ -14,5 +14,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()
     if report.failed:
         for worker in list(Worker.running):
-            lines = worker.log().splitlines()[-80:]
+            lines = worker.log().partition(" ready.")[2].splitlines()[-40:]
             report.sections.append((f"log of worker {worker.pid}", "\n".join(lines)))
