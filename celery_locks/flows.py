@@ -140,7 +140,7 @@ class Flows(Generic[L]):
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if ttl is not None:
             check_ttl(ttl)
-        lease.check()
+        lease.check_renewable()
         sent_at = now()
         if ttl is not None:
             lease.retime(ttl, sent_at)

@@ -112,6 +112,10 @@ class BaseLease:
         if self._end is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
 
+    def check_renewable(self) -> None:
+        """As ``check``: a lease that was lost without anybody's asking stays lost."""
+        self.check()
+
     def is_foreign(self) -> bool:
         """True in a forked child: the lease is still the parent's, which renews and releases it."""
         return self._pid != os.getpid()

@@ -47,6 +47,11 @@ class KeptElsewhere(Lease):
             self.ask()
         super().check()
 
+    def check_renewable(self) -> None:
+        """Also past its deadline: whether it is lost is what the renewal asks."""
+        if self._end:
+            super().check()
+
     @property
     def state(self) -> State:
         """What is known here; the main process may have renewed it since."""
