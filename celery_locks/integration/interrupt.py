@@ -100,23 +100,26 @@ def _is_main_thread() -> bool:
 
 # Main thread: prefork children and solo.
 
-_running: Lease | None = None
+# Outermost first: a locked task may call another one directly.
+_running: list[Lease] = []
 _timer: _Timer | None = None
 
 
 @contextmanager
 def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
-    global _running
-    outer = _running
     _prepare()
-    _running = lease
-    _arm(lease)
+    _running.append(lease)
     try:
+        _arm()
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
     finally:
-        _running = outer
-        if _timer:
-            _timer.set(0.0)
+        _forget(lease)
+        _arm()
+
+
+def _forget(lease: Lease) -> None:
+    if lease in _running:
+        _running.remove(lease)
 
 
 def _prepare() -> None:
@@ -126,22 +129,29 @@ def _prepare() -> None:
         _timer = _Timer()
 
 
-def _arm(lease: Lease, after: float = 0.0) -> None:
-    """Early enough that a lease kept elsewhere can be asked for more than once before its end."""
+def _arm(after: float = 0.0) -> None:
+    """For the first of the running; disarm if there is none."""
     if _timer:
-        early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
-        _timer.set(max(0.01, after, lease.deadline - early - now()))
+        dues = [lease.deadline - _early(lease) for lease in _running]
+        _timer.set(max(0.01, after, min(dues) - now()) if dues else 0.0)
+
+
+def _early(lease: Lease) -> float:
+    """So that a lease kept elsewhere can be asked for more than once before its end."""
+    return lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
-    lease = _running
-    if lease is None:
-        return
-    if isinstance(lease, KeptElsewhere):
-        lease.ask()
-    if lease.state is State.LOST:
-        lease.check()
-    _arm(lease, after=min(lease.ttl / 10, max(0.01, lease.deadline - now())))
+    for lease in tuple(_running):
+        if isinstance(lease, KeptElsewhere):
+            lease.ask()
+        if lease.state is State.LOST:
+            # Raised once: the exception may meet the task on its way out, and nobody would forget
+            # the lease then.
+            _forget(lease)
+            lease.check()
+    pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
+    _arm(after=min(pauses, default=0.0))
 
 
 class _Timer:
