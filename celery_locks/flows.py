@@ -166,7 +166,8 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        keep, until = max(keep, lease.keep_for()), lease.deadline
+        # Not the lease's deadline: another process may have renewed it since we last heard.
+        keep, until = max(keep, lease.keep_for()), now() + lease.ttl
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
