@@ -197,26 +197,28 @@ class _SignalEvent(ctypes.Structure):
 # Other threads.
 
 
-class _LostHere(LeaseLost):
-    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
-
-    def __init__(self) -> None:
-        lease: Lease = _of_thread.lease
-        super().__init__(lease.name, lease.reason)
+class LostHere(LeaseLost):
+    """``LeaseLost`` as it is raised from outside; whoever armed turns it into a plain one."""
 
 
-_of_thread = threading.local()
+def _without_arguments(error: LeaseLost) -> type[LostHere]:
+    """The interpreter takes a class and makes the instance itself."""
+
+    class Lost(LostHere):
+        def __init__(self) -> None:
+            super().__init__(error.name, error.reason)
+
+    return Lost
 
 
 @contextmanager
 def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    _of_thread.lease = lease
     try:
-        yield lambda _: raise_in(thread_id, ctypes.py_object(_LostHere)) and None
-    except _LostHere as error:
-        raise LeaseLost(error.name, error.reason) from None
+        yield lambda error: (
+            raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
+        )
     finally:
         raise_in(thread_id, None)
 
