@@ -21,9 +21,9 @@ from celery.states import READY_STATES, RETRY
 
 from celery_locks import events, policy
 from celery_locks import options as lock_options
-from celery_locks.errors import LockConflict, LockError, LockUnavailable
+from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
@@ -127,14 +127,15 @@ class Execution:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            with self._armed(self.lease):
-                return self._call(call)
+            return self._call(call, self._armed(self.lease))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
         except Reject:
             ended = False
             raise
+        except LostHere as error:
+            raise LeaseLost(error.name, error.reason) from None
         except Exception:
             raise
         except BaseException:
@@ -144,10 +145,14 @@ class Execution:
         finally:
             self.release(keep, ended)
 
-    def _call(self, call: Callable[..., Any]) -> Any:
+    def _call(
+        self, call: Callable[..., Any], armed: AbstractContextManager[None] = nullcontext()
+    ) -> Any:
         token = _current.set(self)
         try:
-            return call(*self.args, **self.kwargs)
+            # Innermost: a loss must not be raised in what follows, which others rely on.
+            with armed:
+                return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
 
