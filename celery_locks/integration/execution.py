@@ -76,8 +76,10 @@ class Execution:
 
     def run(self, call: Callable[..., Any]) -> Any:
         """The result of the task, or of not running it."""
-        name = lock_name(self.task, self.options, self.args, self.kwargs)
-        if name is None or not self.options.enabled:
+        name = None
+        if self.options.enabled:
+            name = lock_name(self.task, self.options, self.args, self.kwargs)
+        if name is None:
             return self._call(call)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)

@@ -9,7 +9,7 @@ from celery import Task
 
 from celery_locks import keys
 from celery_locks import options as lock_options
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
     HEADER,
     Execution,
@@ -24,6 +24,7 @@ from celery_locks.options import LockOptions
 
 _ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
+_UNLOCKED = LockOptions(enabled=False)
 
 
 class LockedTask(Task):  # type: ignore[misc]
@@ -66,6 +67,8 @@ class LockedTask(Task):  # type: ignore[misc]
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
+        if tasks_run_unlocked():
+            return _UNLOCKED
         settings = locks_of(self.app).settings.task
         if said_by_call:
             return lock_options.combined(settings, self._lock_said, said_by_call)
