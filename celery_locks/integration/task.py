@@ -83,13 +83,18 @@ class LockedTask(Task):  # type: ignore[misc]
         return current_lease() or Unlocked()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.request.called_directly:
-            self.push_request(args=args, kwargs=kwargs)
-            try:
-                return Execution(self, args, kwargs).run(self._body)
-            finally:
-                self.pop_request()
-        execution = Execution(self, args, kwargs)
+        # Set where this very task runs already and its body calls it directly.
+        running = self.request.get("celery_locks_execution")
+        if not self.request.called_directly and not running:
+            return self._execute(args, kwargs, None)
+        self.push_request(args=args, kwargs=kwargs)
+        try:
+            return self._execute(args, kwargs, running)
+        finally:
+            self.pop_request()
+
+    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> Any:
+        execution = Execution(self, args, kwargs, within)
         self.request.celery_locks_execution = execution
         return execution.run(self._body)
 
