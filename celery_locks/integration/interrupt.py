@@ -110,7 +110,9 @@ def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
     finally:
         _running = outer
-        if _timer:
+        if outer:
+            _arm(outer)
+        elif _timer:
             _timer.set(0.0)
 
 
