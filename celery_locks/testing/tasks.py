@@ -125,10 +125,10 @@ def lock_name_of(task: LockedTask, *args: Any, **kwargs: Any) -> str:
 def assert_skipped(
     result: Any, *, lock: str | None = None, patience: float = 10.0
 ) -> dict[str, Any]:
-    """The task did not run because its lock (``lock``, if given) was busy; returns what it returned.
+    """The task did not run because its lock (``lock``, if given) was busy; returns its value.
 
-    ``result`` is what ``delay``, ``apply_async`` or ``apply`` gave, or a task's value. A result that
-    a worker has yet to deliver is waited for, ``patience`` seconds long.
+    ``result`` is what ``delay``, ``apply_async`` or ``apply`` gave, or a task's value. A result
+    that a worker has yet to deliver is waited for, ``patience`` seconds long.
     """
     __tracebackhide__ = True
     value = _value_of(result, patience)
