@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from celery import Task
 
@@ -26,12 +26,33 @@ _ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
 _UNLOCKED = LockOptions(enabled=False)
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
-class LockedTask(Task):  # type: ignore[misc]
+if TYPE_CHECKING:
+    from celery.result import AsyncResult, EagerResult
+
+    class _TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
+        """A task as the stubs of celery-types have it."""
+
+else:
+
+    class _TypedTask(Task):
+        """Celery before 5.7 cannot be subscripted, and no Celery takes an alias as ``base``."""
+
+        abstract = True
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            return cls
+
+
+class LockedTask(_TypedTask[P, R_co]):
     """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
 
     Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
     per task id: this very message never runs twice at once.
+
+    For type checkers it has parameters, ``LockedTask[[int, str], None]``, also as ``base``.
     """
 
     abstract = True
@@ -82,7 +103,7 @@ class LockedTask(Task):  # type: ignore[misc]
         """The lease this execution holds; where it runs unlocked, one whose check() passes."""
         return current_lease() or Unlocked()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         # Set where this very task runs already and its body calls it directly.
         running = self.request.get("celery_locks_execution")
         if not self.request.called_directly and not running:
@@ -93,10 +114,11 @@ class LockedTask(Task):  # type: ignore[misc]
         finally:
             self.pop_request()
 
-    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> Any:
+    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
         execution = Execution(self, args, kwargs, within)
         self.request.celery_locks_execution = execution
-        return execution.run(self._body)
+        result: R_co = execution.run(self._body)
+        return result
 
     @property
     def _body(self) -> Any:
@@ -111,7 +133,7 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> AsyncResult[R_co]:
         """As Celery's; ``lock`` overrides the lock's options for this call."""
         return super().apply_async(args, kwargs, *positional, **_with_lock(lock, options))
 
@@ -122,7 +144,7 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> EagerResult[R_co]:
         return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
 
     def after_return(self, *outcome: Any) -> None:

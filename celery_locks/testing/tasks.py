@@ -114,7 +114,7 @@ def _somebody_else() -> Holder:
     )
 
 
-def lock_name_of(task: LockedTask, *args: Any, **kwargs: Any) -> str:
+def lock_name_of(task: LockedTask[..., Any], *args: Any, **kwargs: Any) -> str:
     """The name of the lock that ``task`` takes when it is called so."""
     name = lock_name(task, task.lock_options(), args, kwargs)
     if name is None:
