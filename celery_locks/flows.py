@@ -26,7 +26,7 @@ from celery_locks.errors import (
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
-from celery_locks.store.base import Flow, Listen, Nap, Store
+from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import Done, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
@@ -102,12 +102,10 @@ class Flows(Generic[L]):
         channel: str | None = None
         if spec.wait:
             channel = yield Listen(root, token, connect=False, budget=budget)
+        call = self._call(spec, token, holder, channel, ask_done)
         while True:
             sent_at = now()
-            alive = ALIVE if channel else 0.0
-            answer = yield self.verbs.acquire(
-                spec, token, holder, alive=alive, channel=channel or "-", ask_done=ask_done
-            )
+            answer = yield call
             if isinstance(answer, Done):
                 return answer, sent_at
             if not isinstance(answer, Conflict):
@@ -118,9 +116,20 @@ class Flows(Generic[L]):
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at
-            if channel:
-                yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
+            if channel and (yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))):
+                # Others wait for us to confirm: ask with the call that lies ready.
+                continue
             channel = yield Listen(root, token, connect=True, budget=budget)
+            call = self._call(spec, token, holder, channel, ask_done)
+
+    def _call(
+        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, ask_done: bool
+    ) -> Call:
+        """Who has no channel yet asks without queueing."""
+        alive = ALIVE if channel else 0.0
+        return self.verbs.acquire(
+            spec, token, holder, alive=alive, channel=channel or "-", ask_done=ask_done
+        )
 
     @staticmethod
     def _refuse_late(spec: LockSpec, sent_at: float) -> None:

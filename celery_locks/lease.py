@@ -194,10 +194,7 @@ class Lease(BaseLease):
     face: Face
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours.
-
-        A renewal never shortens: a smaller ttl shows once what was granted before has run out.
-        """
+        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours."""
         self.face.renew(self, ttl)
 
     def release(self) -> bool:

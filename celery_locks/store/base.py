@@ -18,15 +18,28 @@ from celery_locks.store.scripts import Command, Script
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class Call:
-    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``."""
+    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``.
 
-    script: Script | Command
-    root: str
-    args: tuple[Arg, ...]
-    parse: Callable[[Any], Any]
-    budget: float
+    May be performed again. It is packed when made: a waiter's answer to being woken lies ready.
+    """
+
+    __slots__ = ("args", "budget", "packed", "parse", "root", "script")
+
+    def __init__(
+        self,
+        script: Script | Command,
+        root: str,
+        args: tuple[Arg, ...],
+        parse: Callable[[Any], Any],
+        budget: float,
+    ) -> None:
+        self.script = script
+        self.root = root
+        self.args = args
+        self.parse = parse
+        self.budget = budget
+        self.packed = script.by_sha(root, args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Nap:
-    """Sleep until woken for ``token``, but no longer than ``seconds``."""
+    """Sleep until woken for ``token``, but no longer than ``seconds``; answered with True if woken."""
 
     root: str
     token: str

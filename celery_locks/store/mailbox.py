@@ -95,14 +95,15 @@ class Mailbox:
         self._link = link
         self._pulse.heard()
 
-    def wait(self, token: str, seconds: float) -> None:
-        """Until there is mail for ``token``, the connection breaks, or the time is over."""
+    def wait(self, token: str, seconds: float) -> bool:
+        """True when there is mail for ``token``; False if the connection breaks or time is over."""
         deadline = now() + seconds
         ticket = self._tickets.get(token) or _Ticket()
         ticket.waits = True
         try:
             while not ticket.mail and now() < deadline and self._look(ticket, deadline):
                 pass
+            return ticket.mail
         finally:
             ticket.mail = ticket.waits = False
             self._ask_another()
@@ -228,16 +229,18 @@ class AsyncMailbox:
         for mail in self._mail.values():
             mail.set()
 
-    async def wait(self, token: str, seconds: float) -> None:
+    async def wait(self, token: str, seconds: float) -> bool:
         mail = self._mail.get(token)
         if mail is None:
-            return
+            return False
         try:
             async with asyncio.timeout(seconds):
                 await mail.wait()
         except TimeoutError:
             await self._feel_pulse()
+        woken = mail.is_set() and self._link is not None
         mail.clear()
+        return woken
 
     async def _feel_pulse(self) -> None:
         verdict = self._pulse.verdict()

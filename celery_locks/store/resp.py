@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Arg = bytes | str | int
+Arg = str | int
 
 
 class Incomplete(Exception):
@@ -32,11 +32,13 @@ Reply = None | int | bytes | ErrorReply | list["Reply"]
 
 
 def pack_args(args: tuple[Arg, ...]) -> bytes:
-    parts = []
-    for arg in args:
-        data = arg if isinstance(arg, bytes) else str(arg).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+    texts = [str(arg) for arg in args]
+    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    if packed.isascii():
+        return packed.encode()
+    # Lengths are in bytes, and now a character may be several of them.
+    coded = [text.encode() for text in texts]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in coded])
 
 
 def pack(*args: Arg) -> bytes:

@@ -81,7 +81,7 @@ class Router:
     def conversation(self, call: Call) -> Steps:
         """The steps of one call; returns ``call.parse(reply)`` or raises one of our errors."""
         deadline = now() + call.budget
-        data = call.script.by_sha(call.root, call.args)
+        data = call.packed
         trouble = ""
         tries = 0
         while True:

@@ -228,7 +228,7 @@ class ServerWorld(World):
 
     def perform(self, call: Call) -> Any:
         script = self._scripts.setdefault(call.script.verb, VirtualScript(call.script))
-        return super().perform(replace(call, script=script))
+        return super().perform(Call(script, call.root, call.args, call.parse, call.budget))
 
     def close(self) -> None:
         self.raw.close()

@@ -39,20 +39,31 @@ local function again()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
 
+local function free(other)
+  redis.call('ZREM', held, other)
+  redis.call('HDEL', records, other)
+end
+
+local function record(other)
+  return redis.call('HGET', records, other) or ''
+end
+
 -- A later attempt of the same job takes the lock over: `retry` publishes before it ends.
 local function predecessor(holders)
-  for _, other in ipairs(holders) do
-    local theirs, tries = (redis.call('HGET', records, other) or ''):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
-    if theirs == job and tonumber(tries) < attempt then return other end
+  for i = 1, #holders, 2 do
+    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
+    if theirs == job and tonumber(tries) < attempt then return holders[i] end
   end
 end
 
+-- Who asks again keeps its ticket; a new one is the last.
 local function enqueue()
   local queue = root .. 'q:' .. name
-  if not redis.call('ZSCORE', queue, token) then redis.call('ZADD', queue, next_number(), token) end
+  local before = redis.call('ZRANK', queue, token)
+  if not before then redis.call('ZADD', queue, next_number(), token) end
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
-  return redis.call('ZRANK', queue, token) + 1
+  return before and before + 1 or redis.call('ZCARD', queue)
 end
 
 -- It may stand in line, with the limit of then.
@@ -64,37 +75,48 @@ local function refuse(theirs)
   return {'limit', theirs}
 end
 
-local function busy()
+local function busy(holders)
   local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
-  local holders = redis.call('ZRANGE', held, 0, 7, 'WITHSCORES')
   local reply = {'busy', holders[2] - now, position, now}
-  for i = 1, #holders, 2 do
+  for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
-    reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
+    reply[#reply + 1] = record(holders[i])
   end
   return reply
+end
+
+local function holders_by_expiry()
+  return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 end
 
 if ARGV[10] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and tonumber(ended) >= attempt then return {'done'} end
 end
-if redis.call('EXISTS', held) == 0 then return take() end
-if redis.call('ZSCORE', held, token) then return again() end
-drop_lapsed(held)
--- Those in line come first; only what they leave is ours to look at.
-local my_turn = hand_over(name, token)
-local holders = redis.call('ZRANGE', held, 0, -1)
-if #holders > 0 then
-  local theirs = (redis.call('HGET', records, holders[1]) or ''):match('^%d+ %d+ %d+ (%d+)')
-  if theirs and tonumber(theirs) ~= limit then return refuse(tonumber(theirs)) end
+local holders = holders_by_expiry()
+if #holders == 0 then return take() end
+for i = 1, #holders, 2 do
+  if holders[i] == token then return again() end
+end
+local room = #holders / 2 < limit
+while holders[1] and tonumber(holders[2]) <= now do
+  free(table.remove(holders, 1))
+  table.remove(holders, 1)
+  room = true
+end
+local my_turn = false
+if room then
+  -- Those in line come first; only what they leave is ours to look at.
+  my_turn = select(2, hand_over(name, token))
+  holders = holders_by_expiry()
+end
+if holders[1] then
+  local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
+  if theirs and theirs ~= limit then return refuse(theirs) end
 end
 local former = job ~= '-' and predecessor(holders)
-if former then
-  redis.call('ZREM', held, former)
-  redis.call('HDEL', records, former)
-end
+if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
-if my_turn or former or #holders < limit then return take() end
-return busy()
+if my_turn or former or #holders / 2 < limit then return take() end
+return busy(holders)

@@ -28,10 +28,11 @@ local FORGET_MS = 60000
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
-  local last = tonumber(redis.call('GET', root .. 'fence') or 0)
-  local number = micros > last and micros or last + 1
-  redis.call('SET', root .. 'fence', string.format('%.0f', number))
-  return number
+  local key = root .. 'fence'
+  local last = tonumber(redis.call('SET', key, string.format('%.0f', micros), 'GET') or 0)
+  if micros > last then return micros end
+  redis.call('SET', key, string.format('%.0f', last + 1))
+  return last + 1
 end
 
 -- The holder's zset goes last: whatever fails before it (a key of a foreign type) leaves no lock.
@@ -52,35 +53,35 @@ end
 
 -- Gives free slots to the first living waiters, for the claim window, and tells each of them.
 -- Nobody listening on a waiter's channel means its process is gone: the next one is asked.
--- The waiter `self` is not granted here: returns true when it is its turn.
+-- Returns how many slots are taken then, and true if the next one is for the waiter `self`, which
+-- is not granted here.
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not head then return false end
-  drop_lapsed(held)
+  if head then drop_lapsed(held) end
   local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''
-    local alive, rest = record:match('^0 (%d+) (.*)$')
-    local limit, channel = record:match('^0 %d+ %d+ (%d+) %S+ %d+ (%S+)')
-    if limit and taken >= tonumber(limit) then return false end
-    if head == self then return true end
+    local alive, rest, limit, channel = record:match('^0 (%d+) (%d+ (%d+) %S+ %d+ (%S+) .*)$')
+    if limit and taken >= tonumber(limit) then break end
+    if head == self then return taken, true end
     redis.call('ZREM', queue, head)
     local heard = alive and tonumber(alive) > now and 1 or 0
     if heard == 1 and channel ~= '-' then heard = redis.pcall('PUBLISH', channel, head) end
     if heard ~= 0 then
       grant(name, head, now + CLAIM_MS, rest)
       taken = taken + 1
+      if taken >= tonumber(limit) then break end
     elseif alive then
       redis.call('HDEL', records, head)
     end
     head = redis.call('ZRANGE', queue, 0, 0)[1]
   end
-  return false
+  return taken
 end
 
-local function forget_if_empty(name)
-  if redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name) == 0 then
-    redis.call('ZREM', index, name)
-  end
+-- A slot came free: hand it over, or forget the name if nobody holds it or waits for it.
+local function pass_on(name)
+  local used = redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name)
+  if used == 0 or hand_over(name) == 0 then redis.call('ZREM', index, name) end
 end

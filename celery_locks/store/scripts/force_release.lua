@@ -17,6 +17,5 @@ for i = 1, #holders, 2 do
     redis.call('HDEL', records, holders[i])
   end
 end
-hand_over(name)
-forget_if_empty(name)
+pass_on(name)
 return reply

@@ -19,6 +19,5 @@ if record then
   redis.call('ZADD', held, now + keep, '-' .. token)
   return 1
 end
-hand_over(name)
-forget_if_empty(name)
+pass_on(name)
 return was_held

@@ -1,5 +1,4 @@
--- renew: push many leases forward, each only if its token still holds; never makes one anew and
--- never shortens one, so it does not matter in which order two renewals arrive.
+-- renew: push many leases forward, each only if its token still holds; never makes one anew.
 -- ARGV name, token, ttl ms; name, token, ttl ms; ...
 -- returns the positions (from 0) of the leases that are lost; an empty list is good news
 --
@@ -10,7 +9,7 @@ redis.call('DEL', root .. 'none')
 local lost, marks = {}, {'ZADD', index, 'GT'}
 for i = 1, #ARGV, 3 do
   local held, expiry = root .. 'h:' .. ARGV[i], now + ARGV[i + 2]
-  local changed = redis.pcall('ZADD', held, 'XX', 'GT', 'CH', expiry, ARGV[i + 1])
+  local changed = redis.pcall('ZADD', held, 'XX', 'CH', expiry, ARGV[i + 1])
   if changed == 1 or changed == 0 and redis.call('ZSCORE', held, ARGV[i + 1]) then
     marks[#marks + 1] = expiry
     marks[#marks + 1] = ARGV[i]

@@ -1,0 +1,35 @@
+"""``python -m benchmarks [names]``: run them, print the tables, write ``benchmarks/results/``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+
+from benchmarks.report import surroundings
+from celery_locks.testing.servers import EmbeddedServer
+
+NAMES = ("roundtrip", "renewal", "handover", "memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
+    asked = parser.parse_args().names
+    if unknown := set(asked) - set(NAMES):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    for name in asked or NAMES:
+        _run(name)
+
+
+def _run(name: str) -> None:
+    began = time.monotonic()
+    with EmbeddedServer() as server:
+        report = importlib.import_module(f"benchmarks.{name}").run(server)
+        report.write(surroundings(server))
+    print(report.markdown())
+    print(f"({time.monotonic() - began:.0f} s; also in benchmarks/results/{name}.md)\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

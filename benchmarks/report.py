@@ -1,0 +1,100 @@
+"""What a benchmark says: a table, its goals beside what was measured, and where it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from celery_locks.testing.servers import EmbeddedServer
+
+RESULTS = Path(__file__).parent / "results"
+Cell = str | int | float
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One figure that was asked for; ``met`` is decided where it is measured."""
+
+    what: str
+    asked: str
+    measured: str
+    met: bool
+
+
+@dataclass
+class Report:
+    """The outcome of one benchmark."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[Cell]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, *cells: Cell) -> None:
+        self.rows.append(cells)
+
+    def at_most(self, what: str, asked: float, measured: float, unit: str = "") -> None:
+        self.goals.append(
+            Goal(what, f"≤ {asked:g}{unit}", f"{measured:.3g}{unit}", measured <= asked)
+        )
+
+    def at_least(self, what: str, asked: float, measured: float, unit: str = "") -> None:
+        self.goals.append(
+            Goal(what, f"≥ {asked:g}{unit}", f"{measured:.3g}{unit}", measured >= asked)
+        )
+
+    def markdown(self) -> str:
+        goals = [(g.what, g.asked, g.measured, "met" if g.met else "MISSED") for g in self.goals]
+        parts = [
+            f"## {self.title}",
+            _table(self.columns, self.rows),
+            _table(("goal", "asked", "measured", ""), goals),
+            *self.notes,
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, surroundings: dict[str, Cell]) -> None:
+        RESULTS.mkdir(exist_ok=True)
+        said = ", ".join(f"{key} {value}" for key, value in surroundings.items())
+        (RESULTS / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {said}.\n")
+        data = {"surroundings": surroundings, **asdict(self)}
+        text = json.dumps(data, indent=1, ensure_ascii=False)
+        (RESULTS / f"{self.name}.json").write_text(text + "\n")
+
+
+def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
+    """What the figures depend on; nothing that tells whose machine it was."""
+    info = server.info("server")
+    return {
+        "Python": platform.python_version(),
+        "redis-py": version("redis"),
+        "Valkey": info.get("valkey_version", info["redis_version"]),
+        "python-redis-lock": version("python-redis-lock"),
+        "pottery": version("pottery"),
+        "cores": os.cpu_count() or 1,
+    }
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A Markdown table that can be read as plain text too."""
+    cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    lines = [_line(row, widths) for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+    return "| " + " | ".join([first.strip().ljust(widths[0]), *others]) + " |"
+
+
+def _text(cell: Cell) -> str:
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
