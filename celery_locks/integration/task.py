@@ -71,7 +71,8 @@ class LockedTask(_TypedTask[P, R_co]):
             lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
-        marked = getattr(vars(cls).get("run"), MARK, None) or {}
+        run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
+        marked = getattr(getattr(run, "__func__", run), MARK, None) or {}
         cls._lock_said = {
             **cls._lock_said,
             **marked,

@@ -11,7 +11,14 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from celery.result import AsyncResult, EagerResult
 
-from celery_locks import LockConflict, LockedTask, Locks, LockUsageError, single_instance
+from celery_locks import (
+    LockConflict,
+    LockedTask,
+    Locks,
+    LockUsageError,
+    current_lease,
+    single_instance,
+)
 from celery_locks.errors import LimitMismatch
 from celery_locks.testing import (
     assert_skipped,
@@ -186,6 +193,27 @@ def test_task_that_calls_itself_for_another_key_takes_that_lock(app: Celery, loc
     with hold_lock("invoice:0", app=app):
         assert bill.delay(1).get() == ["invoice:1", "skipped", "lock", "holder"]
     assert not locks.is_locked("invoice:1")
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("base", [None, LockedTask])
+@pytest.mark.parametrize("above", [False, True])
+def test_single_instance_sets_the_key_in_every_placement(
+    app: Celery, locks: Locks, bind: bool, base: Any, above: bool
+) -> None:
+    """Below ``base=LockedTask`` and unbound, its key was not seen: locked by task id instead."""
+
+    def bound(self: Any, n: int) -> str:
+        return self.lock.name if self else ""
+
+    def unbound(n: int) -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    make, mark = app.task(base=base, bind=bind), single_instance(key="invoice:{n}")
+    function = bound if bind else unbound
+    made: Any = mark(make(function)) if above else make(mark(function))
+    assert made.delay(1).get() == "invoice:1"
 
 
 def test_locks_disabled_runs_everything_without_a_server(app: Celery) -> None:
