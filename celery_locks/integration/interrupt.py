@@ -216,8 +216,8 @@ def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     try:
-        yield lambda error: (
-            raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
+        yield (
+            lambda error: raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
         )
     finally:
         raise_in(thread_id, None)
