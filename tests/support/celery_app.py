@@ -170,7 +170,9 @@ def _add_tasks(app: Celery) -> None:
                 raise Passing(f"attempt {self.request.retries}")
         return self.request.retries
 
-    @app.task(name="dies", lock_key="{key}", retry_on_worker_lost=True, default_retry_delay=0, **locked)
+    @app.task(
+        name="dies", lock_key="{key}", retry_on_worker_lost=True, default_retry_delay=0, **locked
+    )
     def dies(self: Any, key: str, times: int = 1) -> Any:
         note(app, "start", self)
         if self.request.retries < times:
