@@ -108,12 +108,15 @@ class Flows(Generic[L]):
             sent_at = now()
             answer = yield call
             if isinstance(answer, Done):
+                if channel:  # it may have been handed the lock, or stand in line
+                    yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at
             if not isinstance(answer, Conflict):
                 self._refuse_late(spec, sent_at)
                 return answer, sent_at
             left = patience_ends - now()
-            if left <= 0:
+            # Behind its own twin nobody waits: it could only learn that the work is done.
+            if left <= 0 or answer.has_twin_of(holder.task_id, holder.attempt):
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at
