@@ -96,14 +96,35 @@ def test_a_copy_does_not_use_a_second_slot_of_a_limit(copying: Rig, key: str) ->
     assert result.get(timeout=PATIENCE) == key
 
 
-def test_a_waiting_copy_drops_out_and_lets_the_next_in_line_in(copying: Rig, key: str) -> None:
-    """With ``wait`` the copy stands in line; granted, it learns that it is done and gives back."""
+def test_a_copy_does_not_wait_behind_its_original(copying: Rig, key: str) -> None:
+    """With ``wait`` too a copy is put back: in line it would take up a slot only to drop out."""
     late = copying.task("late")
     result = late.apply_async([key, key], lock={"on_conflict": "wait"})
-    wait_until(lambda: _waiters(copying, key) == [result.id], PATIENCE, what="the copy in line")
+    copying.wait_event("requeued", key)
+    assert _waiters(copying, key) == []
     copying.open(key)
     assert result.get(timeout=PATIENCE) == key
     copying.wait_free(key)
+    wait_until(lambda: _dropped(copying, result), PATIENCE, what="the copy to drop out")
+    assert ran_once(copying, result)
+
+
+def test_a_copy_in_line_with_its_original_runs_neither_beside_nor_after_it(
+    copying: Rig, key: str
+) -> None:
+    """Both wait for somebody else; the limit lets both in, and the second gives way."""
+    late = copying.task("late")
+    lock = {"on_conflict": "wait", "limit": 2}
+    one, two = (copying.locks.acquire(key, limit=2) for _ in range(2))
+    assert one
+    assert two
+    result = late.apply_async([key, key], lock=lock)
+    wait_until(lambda: _waiters(copying, key) == [result.id] * 2, PATIENCE, what="both in line")
+    one.release()
+    two.release()
+    copying.wait_event("requeued", key)
+    copying.open(key)
+    assert result.get(timeout=PATIENCE) == key
     wait_until(lambda: _dropped(copying, result), PATIENCE, what="the copy to drop out")
     assert ran_once(copying, result)
 
