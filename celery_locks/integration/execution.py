@@ -19,6 +19,7 @@ from typing import Any
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
+from kombu.exceptions import OperationalError
 
 from celery_locks import events, policy
 from celery_locks import options as lock_options
@@ -263,7 +264,7 @@ class Execution:
         again = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
-        again.apply_async()
+        self._publish(again, name)
         logger.info(
             "task %s[%s] is put back for %.1f s: %s (lock %r)",
             self.task.name,
@@ -274,6 +275,23 @@ class Execution:
         )
         events.emit("requeued", name, task=self.task.name, pause=decision.pause)
         raise Ignore(decision.why)
+
+    def _publish(self, again: Any, name: str) -> None:
+        """Until it succeeds: the message may be acknowledged already, then nobody else has the job."""
+        while True:
+            try:
+                again.apply_async()
+            except OperationalError as error:
+                logger.warning(
+                    "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
+                    self.task.name,
+                    self.request.id,
+                    error,
+                    name,
+                )
+                time.sleep(0.5)
+            else:
+                return
 
     def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
         decision = policy.on_unavailable(self.options, self._situation())
