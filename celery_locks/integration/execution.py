@@ -21,12 +21,12 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 from kombu.exceptions import OperationalError
 
-from celery_locks import events, policy
+from celery_locks import events, keys, policy
 from celery_locks import options as lock_options
-from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
-from celery_locks.integration.naming import lock_name
+from celery_locks.integration.naming import lock_name, signature_of
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -329,9 +329,13 @@ class Execution:
             self.request.headers = {**self.request.headers, HEADER: kept}
 
 
-def checked_for_call(said: Mapping[str, Any]) -> dict[str, Any]:
+def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one call, which travel in a header and so must be plain."""
-    words = lock_options.checked(said, "apply_async(lock=…)")
-    if callable(words.get("key")):
-        raise LockError("apply_async(lock=…): a key for one call must be a text")
+    where = "apply_async(lock=…)"
+    words = lock_options.checked(said, where)
+    key = words.get("key")
+    if callable(key):
+        raise LockUsageError(f"{where}: a key for one call must be a text")
+    if key is not None:
+        keys.check_template(key, signature_of(task), where)
     return words

@@ -136,7 +136,7 @@ class LockedTask(_TypedTask[P, R_co]):
         **options: Any,
     ) -> AsyncResult[R_co]:
         """As Celery's; ``lock`` overrides the lock's options for this call."""
-        return super().apply_async(args, kwargs, *positional, **_with_lock(lock, options))
+        return super().apply_async(args, kwargs, *positional, **_with_lock(self, lock, options))
 
     def apply(
         self,
@@ -146,7 +146,7 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> EagerResult[R_co]:
-        return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
+        return super().apply(args, kwargs, *positional, **_with_lock(self, lock, options))
 
     def after_return(self, *outcome: Any) -> None:
         """Release whatever is still held; in the worker's main process that is nothing."""
@@ -159,11 +159,13 @@ class LockedTask(_TypedTask[P, R_co]):
 _OWN = {"lock_options", "lock"}
 
 
-def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+def _with_lock(
+    task: Any, lock: Mapping[str, Any] | None, options: dict[str, Any]
+) -> dict[str, Any]:
     if lock is None:
         return options
     headers = dict(options.get("headers") or {})
-    note = {**headers.get(HEADER, {}), "options": checked_for_call(lock)}
+    note = {**headers.get(HEADER, {}), "options": checked_for_call(task, lock)}
     return {**options, "headers": {**headers, HEADER: note}}
 
 
