@@ -39,11 +39,6 @@ local function again()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
 
-local function free(other)
-  redis.call('ZREM', held, other)
-  redis.call('HDEL', records, other)
-end
-
 local function record(other)
   return redis.call('HGET', records, other) or ''
 end
@@ -64,6 +59,15 @@ local function enqueue()
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
   return before and before + 1 or redis.call('ZCARD', queue)
+end
+
+-- It may stand in line, with the limit of then.
+local function refuse(theirs)
+  if redis.call('ZREM', root .. 'q:' .. name, token) == 1 then
+    redis.call('HDEL', records, token)
+    hand_over(name)
+  end
+  return {'limit', theirs}
 end
 
 local function busy(holders)
@@ -90,23 +94,24 @@ if #holders == 0 then return take() end
 for i = 1, #holders, 2 do
   if holders[i] == token then return again() end
 end
-while holders[1] and tonumber(holders[2]) <= now do
-  free(table.remove(holders, 1))
-  table.remove(holders, 1)
+local lapsed = tonumber(holders[2]) <= now
+if lapsed then drop_lapsed(held) end
+-- Those in line come first; only what they leave is ours to look at. Where nothing lapsed and all
+-- is taken, there is nothing to hand over.
+local my_turn = false
+if lapsed or #holders / 2 < limit then
+  my_turn = select(2, hand_over(name, token))
+  holders = holders_by_expiry()
 end
 if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
-  if theirs and theirs ~= limit then return {'limit', theirs} end
+  if theirs and theirs ~= limit then return refuse(theirs) end
 end
 local former = job ~= '-' and predecessor(holders)
 if former then
-  free(former)
-  return take()
+  redis.call('ZREM', held, former)
+  redis.call('HDEL', records, former)
 end
-if #holders / 2 < limit then
-  local taken, my_turn = hand_over(name, token)
-  if my_turn then redis.call('ZREM', root .. 'q:' .. name, token) end
-  if my_turn or taken < limit then return take() end
-  holders = holders_by_expiry()
-end
+if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
+if my_turn or former or #holders / 2 < limit then return take() end
 return busy(holders)
