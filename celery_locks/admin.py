@@ -13,7 +13,7 @@ from celery_locks.store.verbs import Page
 
 
 def list_locks(locks: Locks) -> Iterator[LockInfo]:
-    """Every lock that is held or waited for, page by page; each is as it was when its page was read.
+    """Every lock that is held or waited for, page by page, each as it was when its page was read.
 
     A lock that is held throughout is listed exactly once, whatever happens to the others meanwhile.
     """
@@ -31,7 +31,7 @@ def list_locks(locks: Locks) -> Iterator[LockInfo]:
 
 
 def force_release(locks: Locks, name: str, token: str | None = None) -> tuple[Holder, ...]:
-    """Take the lock from its holders, or from the one with ``token``; returns whom it was taken from.
+    """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
     The next in line gets it. The old holder learns at its next renewal that its lease is lost, and
     its fence is lower than any that comes after.

@@ -56,7 +56,7 @@ class AsyncLocks:
         return None if isinstance(answer, Conflict) else answer
 
     async def try_acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | Conflict:
-        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not of its children."""
+        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
         context: Hashable = asyncio.current_task()

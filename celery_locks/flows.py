@@ -46,7 +46,7 @@ def new_token() -> str:
 class Flows(Generic[L]):
     """The flows over one layout.
 
-    ``store`` is the blocking one, for the keeper; ``unlisten`` is the driving store's.
+    ``store`` is the one for the keeper's thread; ``unlisten`` is the driving store's.
     """
 
     def __init__(
@@ -140,9 +140,11 @@ class Flows(Generic[L]):
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if ttl is not None:
             check_ttl(ttl)
-            lease.ttl = ttl
         lease.check()
         sent_at = now()
+        if ttl is not None:
+            lease.retime(ttl, sent_at)
+            keeper.reschedule(lease.token)
         call = self.verbs.renew([Renewal(lease.name, lease.token, lease.ttl)], budget_of(lease.ttl))
         lost = yield call
         if lost:

@@ -19,12 +19,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import BaseLease
-from celery_locks.native import original
+from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Renewal, Verbs, budget_of
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("celery_locks")
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _ALONG = 0.25
-# The longest sleep while anything is held: poll's clock stands still while the machine is suspended.
+# The longest sleep while anything is held: poll's clock stands still while the machine sleeps.
 _NAP = 1.0
 
 
@@ -45,8 +45,13 @@ class Charge:
     verbs: Verbs
     due: float
 
-    def plan(self) -> None:
-        self.due = now() + self.lease.ttl / 3
+    @property
+    def name(self) -> str:
+        return self.lease.name
+
+    def plan(self, again: bool = False) -> None:
+        """A third of the ttl from now; at once if the ttl was changed while we renewed."""
+        self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
@@ -64,6 +69,7 @@ class Debt:
     verbs: Verbs
     until: float
     due: float = field(default_factory=now)
+    trouble: str = "no time was left"
 
 
 class Chore(Protocol):
@@ -85,7 +91,7 @@ class Keeper:
         self._debts: dict[str, Debt] = {}
         self._chores: list[Chore] = []
         self._watched: dict[int, Callable[[], None]] = {}
-        self._starting = original("_thread", "allocate_lock")()
+        self._starting = native_lock()
         self._bell: tuple[int, int] | None = None
         self._wakes_at = -math.inf
 
@@ -116,8 +122,17 @@ class Keeper:
         self._debts[token] = Debt(name, token, store, verbs, until)
         self.wake_by(now())
 
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is due and no debt is left, for so long; for a process that exits."""
+        until = now() + seconds
+        while self._bell and self._is_busy() and now() < until:
+            original("time", "sleep")(0.005)
+
+    def _is_busy(self) -> bool:
+        return bool(self._debts) or any(chore.due <= now() for chore in self._chores)
+
     def take_on(self, chore: Chore) -> None:
-        """Run ``chore`` in the keeper's thread whenever it is due, for as long as the process lives."""
+        """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
         self._chores.append(chore)
         self.wake_by(chore.due)
 
@@ -127,7 +142,7 @@ class Keeper:
         self.wake_by(-math.inf)
 
     def wake_by(self, due: float) -> None:
-        """Ring only if the thread would sleep too long; an acquire and release usually rings never."""
+        """Ring only if the thread would sleep too long; acquire and release usually never ring."""
         if self._bell is None:
             with self._starting:
                 if self._bell is None:
@@ -185,6 +200,7 @@ class Keeper:
         return max(0.05, budget_of(shortest) / max(1, calls))
 
     def _renew_due(self) -> None:
+        self._drop_ended()
         charges = list(self._charges.values())
         moment = now()
         if not any(charge.due <= moment for charge in charges):
@@ -193,6 +209,12 @@ class Keeper:
         budget = self.patience(len(rounds))
         for batch in rounds:
             self._renew(batch, budget)
+
+    def _drop_ended(self) -> None:
+        """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""
+        for token, charge in list(self._charges.items()):
+            if charge.lease.has_ended:
+                self.discard(token)
 
     def _renew(self, batch: list[Charge], budget: float) -> None:
         first = batch[0]
@@ -208,13 +230,13 @@ class Keeper:
             for charge in batch:
                 self._failed(charge, error)
             return
-        for charge in batch:
-            if charge.lease.token in lost:
-                self.discard(charge.lease.token)
+        for charge, renewal in zip(batch, renewals, strict=True):
+            if renewal.token in lost:
+                self.discard(renewal.token)
                 charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
             else:
-                charge.lease.renewed(sent_at)
-                charge.plan()
+                charge.lease.renewed(sent_at, renewal.ttl)
+                charge.plan(again=renewal.ttl != charge.lease.ttl)
 
     def _failed(self, charge: Charge, error: Exception) -> None:
         if now() >= charge.lease.deadline:
@@ -225,34 +247,60 @@ class Keeper:
             charge.plan_again()
 
     def _pay_debts(self) -> None:
+        self._forget_old_debts()
         moment = now()
-        due = [debt for debt in list(self._debts.values()) if debt.due <= moment]
-        budget = self.patience(len(due))
-        for debt in due:
-            if self._paid(debt, budget):
-                self._debts.pop(debt.token, None)
+        owed = _by_place([debt for debt in list(self._debts.values()) if debt.due <= moment])
+        # Half of what a call may take: the renewals wait meanwhile.
+        budget = self.patience(2 * len(owed))
+        for debts in owed:
+            self._pay(debts, now() + budget)
+
+    def _pay(self, debts: list[Debt], until: float) -> None:
+        """What one place is owed. Once it does not answer, the rest would only cost time too."""
+        for debt in debts:
+            if now() >= until:
+                return
+            self._debts.pop(debt.token, None)
+            if not self._paid(debt, until - now()):
+                self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
+                for unpaid in debts:
+                    unpaid.due = now() + 0.25
+                return
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
             debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
-        except LockUnavailable as error:
-            debt.due = now() + 0.25
-            if debt.due < debt.until:
-                return False
-            logger.warning("lock %r could not be given back and lapses: %s", debt.name, error)
+        except Exception as error:
+            if not isinstance(error, LockUnavailable):
+                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
+            debt.trouble = str(error)
+            return False
         return True
+
+    def _forget_old_debts(self) -> None:
+        for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
+            self._debts.pop(debt.token, None)
+            logger.warning(
+                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+            )
+
+
+T = TypeVar("T", Charge, Debt)
+
+
+def _by_place(things: list[T]) -> list[list[T]]:
+    """Those of one store and shard together: they are reached or not reached together."""
+    places: dict[tuple[int, str], list[T]] = {}
+    for thing in things:
+        places.setdefault((id(thing.store), thing.verbs.root(thing.name)), []).append(thing)
+    return list(places.values())
 
 
 def _batches(charges: list[Charge]) -> list[list[Charge]]:
-    """What goes into one call each: one store, one shard, not too many."""
-    groups: dict[tuple[int, str], list[Charge]] = {}
-    for charge in charges:
-        groups.setdefault((id(charge.store), charge.verbs.root(charge.lease.name)), []).append(
-            charge
-        )
+    """What goes into one call each: one place, not too many."""
     return [
         group[start : start + RENEW_BATCH]
-        for group in groups.values()
+        for group in _by_place(charges)
         for start in range(0, len(group), RENEW_BATCH)
     ]
 

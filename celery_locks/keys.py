@@ -42,13 +42,13 @@ def bound(
 
 
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:
-    """The name for ``@single_instance`` without a key: the task and everything it was called with."""
+    """The name for ``@single_instance`` without a key: the task and all of its arguments."""
     said = ",".join(f"{name}={_stable(name, value)}" for name, value in arguments.items())
     return shortened(f"{task}({said})")
 
 
 def from_template(template: str, arguments: Mapping[str, Any]) -> str:
-    """Each ``{parameter}`` becomes its value's stable text; attributes, items and formats work too."""
+    """Each ``{parameter}`` becomes its value's stable text; attributes, items, formats work too."""
     parts = []
     for literal, place, spec, conversion in _FORMATTER.parse(template):
         parts.append(literal)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -22,6 +21,7 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost
 from celery_locks.model import LockSpec
+from celery_locks.native import native_lock
 
 logger = logging.getLogger("celery_locks")
 
@@ -68,7 +68,7 @@ class BaseLease:
         self._end: State | None = None
         self._reason = ""
         self._on_lost = on_lost
-        self._ending = threading.Lock()
+        self._ending = native_lock()
 
     def __repr__(self) -> str:
         return (
@@ -85,6 +85,11 @@ class BaseLease:
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is not."""
         return 0.0 if self._end else max(0.0, self._deadline - now())
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; empty while it is not."""
+        return self._reason
 
     @property
     def held_for(self) -> float:
@@ -113,12 +118,27 @@ class BaseLease:
 
     # What follows is for the keeper and the face.
 
-    def renewed(self, sent_at: float) -> None:
+    @property
+    def has_ended(self) -> bool:
+        """Lost and told so, or released: nothing is left to renew."""
+        return self._end is not None
+
+    def retime(self, ttl: float, sent_at: float) -> None:
+        """To be renewed with another ttl. A shorter one counts as soon as the store may know it."""
+        with self._ending:
+            self.ttl = ttl
+            self._deadline = min(self._deadline, trusted_until(sent_at, ttl))
+
+    def renewed(self, sent_at: float, ttl: float | None = None) -> None:
+        """The store has it for another ``ttl``, by default the lease's own."""
         with self._ending:
             if self._end:
                 return
             revived = now() >= self._deadline
-            self._deadline = max(self._deadline, trusted_until(sent_at, self.ttl))
+            until = trusted_until(sent_at, ttl or self.ttl)
+            # With a ttl from before a change, nobody knows which of the two came last in the store.
+            nearer = ttl is not None and ttl != self.ttl
+            self._deadline = min(self._deadline, until) if nearer else max(self._deadline, until)
             self._suspended = False
             self.renewals += 1
         events.emit("revived" if revived else "renewed", self.name, self.token, self.fence)

@@ -80,7 +80,7 @@ class Locks:
     def _setup(self, store: RedisStore, layout: Layout) -> None:
         self._store: Store = store
         self.verbs, self.ttl = layout_of(store, layout)
-        self._flows = Flows(Lease, store, self.verbs, store.unlisten)
+        self._flows = Flows(Lease, store.twin(), self.verbs, store.unlisten)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -117,7 +117,8 @@ class Locks:
         """``acquire`` for those who want to know who holds it instead."""
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
-        context: Hashable = threading.get_ident()
+        # Not its ident: that of a thread that ended is given to the next one.
+        context: Hashable = threading.current_thread()
         entered = self._flows.reenter(name, context) if reentrant else None
         if entered:
             return entered

@@ -116,7 +116,7 @@ class Holder:
         }
 
     def about(self) -> str:
-        """The part that is stored as the holder said it; task id and retries have fields of their own."""
+        """The part that is stored as said; task id and retries have fields of their own."""
         said = {
             "task": self.task,
             "worker": self.worker,

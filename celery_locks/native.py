@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from typing import Any
 
 
@@ -18,3 +19,13 @@ def original(module: str, name: str) -> Any:
     if "eventlet.patcher" in sys.modules:
         return getattr(importlib.import_module("eventlet.patcher").original(module), name)
     return getattr(importlib.import_module(module), name)
+
+
+@cache
+def _allocate() -> Any:
+    return original("_thread", "allocate_lock")
+
+
+def native_lock() -> Any:
+    """A lock that the keeper's thread and greenlets can share; not to be held over I/O."""
+    return _allocate()()

@@ -1,8 +1,8 @@
 """The words a task is locked with, the same everywhere, checked where they are written.
 
 ``@single_instance(ttl=…)``, ``@app.task(lock_ttl=…)``, ``apply_async(lock={"ttl": …})`` and
-``app.conf.locks_ttl`` all end up here. A word nobody said is absent, so later layers can fill it in:
-settings first, then the task, then the call.
+``app.conf.locks_ttl`` all end up here. A word nobody said is absent, so that the settings, the
+task and the call can each add theirs, the later the stronger.
 """
 
 from __future__ import annotations

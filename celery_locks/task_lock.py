@@ -110,7 +110,7 @@ def list_all_task_locks() -> list[LockInfo]:
 def task_lock_context(
     key: str, timeout: float = DEFAULT_TIMEOUT, raise_on_fail: bool = True
 ) -> Iterator[bool]:
-    """Hold the lock while the block runs; ``TaskLockAcquireError``, or yields False, if it is busy."""
+    """Hold the lock while the block runs; busy raises ``TaskLockAcquireError`` or yields False."""
     lease = _acquire(key, timeout)
     if isinstance(lease, Conflict):
         if raise_on_fail:

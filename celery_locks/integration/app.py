@@ -22,8 +22,9 @@ class AppLocks(Locks):
     settings: Settings
 
     @property
-    def store(self) -> Store:
-        return self._store
+    def keeper_store(self) -> Store:
+        """For calls made in the keeper's thread."""
+        return self._store.twin()
 
     def acquire_for_task(
         self,
@@ -36,7 +37,7 @@ class AppLocks(Locks):
         kept_elsewhere: bool,
         ask_done: bool,
     ) -> Lease | Conflict | Done:
-        flows = Flows(lease_class, self._store, self.verbs, self._store.unlisten)
+        flows = Flows(lease_class, self.keeper_store, self.verbs, self._store.unlisten)
         flow = flows.acquire(
             spec,
             holder,

@@ -118,7 +118,7 @@ class Execution:
         )
 
     def _may_be_a_copy(self) -> bool:
-        """Redelivered, requeued by us, or delayed: the ways by which a message comes to be twice."""
+        """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
         return bool(redelivered or "since" in self.note or self.request.eta)
 
@@ -198,7 +198,13 @@ class Execution:
             can_requeue=has_message,
             times_requeued=int(self.note.get("times", 0)),
             patience_used=time.time() - float(self.note.get("since", time.time())),
+            longest_pause=self._longest_pause(),
         )
+
+    def _longest_pause(self) -> float:
+        """A delayed message must come before its visibility timeout makes copies of it."""
+        transport = self.task.app.conf.broker_transport_options or {}
+        return float(transport.get("visibility_timeout", 3600)) / 4
 
     def _skip(self, conflict: Conflict) -> dict[str, Any]:
         holder = conflict.holders[0].as_dict() if conflict.holders else None

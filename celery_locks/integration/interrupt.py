@@ -34,6 +34,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.lease import BaseLease, Lease, State
+from celery_locks.native import native_lock
 
 SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTMIN") else 0
 
@@ -67,7 +68,7 @@ class Interrupter:
 
     def __init__(self) -> None:
         self._deliver: Callable[[LeaseLost], None] | None = None
-        self._lock = threading.Lock()
+        self._lock = native_lock()
         self._home = threading.get_ident()
 
     def lost(self, lease: BaseLease, error: LeaseLost) -> None:
@@ -182,24 +183,25 @@ class _SignalEvent(ctypes.Structure):
 
 
 class _LostHere(LeaseLost):
-    """What the interpreter raises asynchronously: it takes a class and makes the instance itself."""
+    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
 
     def __init__(self) -> None:
-        super().__init__(*getattr(_thread_loss, "args", ("", "it was lost")))
+        lease: Lease = _of_thread.lease
+        super().__init__(lease.name, lease.reason)
 
 
-_thread_loss = threading.local()
+_of_thread = threading.local()
 
 
 @contextmanager
 def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    _thread_loss.args = (lease.name, "see the log for why")
+    _of_thread.lease = lease
     try:
         yield lambda _: raise_in(thread_id, ctypes.py_object(_LostHere)) and None
     except _LostHere as error:
-        raise LeaseLost(lease.name, error.reason) from error
+        raise LeaseLost(error.name, error.reason) from None
     finally:
         raise_in(thread_id, None)
 

@@ -23,7 +23,9 @@ def lock_name(
     """None where the lock is by task id and there is none (a direct call)."""
     key = options.key
     if key is None:
-        return keys.shortened(f"{task.name}[{task.request.id}]") if task.request.id else None
+        # Celery's own tasks (chord_unlock and the like) are no jobs of the user's.
+        is_job = task.request.id and not task.name.startswith("celery.")
+        return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
     if callable(key):
         return keys.from_callable(key, args, kwargs)
     arguments = keys.bound(signature_of(task), args, kwargs)

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_locks.flows import new_token
@@ -42,14 +42,16 @@ class LockRequest(Request):  # type: ignore[misc]
         return super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a child reports comes by way of ``on_success``; the rest is said about a child.
+
+        That it was terminated or ran out of time is said before it is gone: it may write still.
+        """
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        # Only a process that is gone is sure to write no more; the others are seen by their pid.
-        if isinstance(error, WorkerLostError):
+        said_too_early = isinstance(error, Terminated | TimeLimitExceeded)
+        if isinstance(error, WorkerLostError) or (said_too_early and not wards.sees_deaths):
             wards.died(self.lock_token)
-        elif not isinstance(error, SystemExit | KeyboardInterrupt):
-            wards.ended(self.lock_token)
         return super().on_failure(exc_info, *args, **kwargs)
 
 

@@ -37,6 +37,7 @@ class LockedTask(Task):  # type: ignore[misc]
     Request = "celery_locks.integration.request:LockRequest"
 
     _lock_said: Mapping[str, Any] = {}
+    _lock_usual: tuple[Any, LockOptions] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -66,11 +67,16 @@ class LockedTask(Task):  # type: ignore[misc]
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
         settings = locks_of(self.app).settings.task
-        return lock_options.combined(settings, self._lock_said, said_by_call or {})
+        if said_by_call:
+            return lock_options.combined(settings, self._lock_said, said_by_call)
+        made_from = (settings, self._lock_said)
+        if self._lock_usual is None or self._lock_usual[0] != made_from:
+            self._lock_usual = (made_from, lock_options.combined(*made_from))
+        return self._lock_usual[1]
 
     @property
     def lock(self) -> Lease | Unlocked:
-        """The lease this execution holds. Where it runs unlocked, something whose check() passes."""
+        """The lease this execution holds; where it runs unlocked, one whose check() passes."""
         return current_lease() or Unlocked()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +118,7 @@ class LockedTask(Task):  # type: ignore[misc]
         return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
 
     def after_return(self, *outcome: Any) -> None:
-        """Release whatever is still held; nothing in the worker's main process, which holds none."""
+        """Release whatever is still held; in the worker's main process that is nothing."""
         execution = self.request.get("celery_locks_execution")
         if execution:
             execution.release()

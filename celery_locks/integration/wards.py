@@ -12,6 +12,7 @@ keeper's. Where the system has no pidfd, Celery's own word that a worker was los
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -89,6 +90,8 @@ def _broker_store(channel: Any) -> RedisStore:
 class Wards:
     """All wards of this worker."""
 
+    sees_deaths = hasattr(os, "pidfd_open")
+
     def __init__(self) -> None:
         self.after_fork()
 
@@ -142,12 +145,19 @@ class Wards:
             ward.is_dead, ward.due = True, now()
             keeper.wake_by(ward.due)
 
+    def last_look(self) -> None:
+        """The worker exits: free what children held that were killed with it."""
+        for ward in list(self._wards.values()):
+            if ward.in_child and not _is_alive(ward.pid):
+                self.died(ward.token)
+        keeper.settle(1.0)
+
     # From here on in the keeper's thread, but for _watch.
 
     def _watch(self, ward: Ward) -> None:
         pid = ward.pid
-        if pid is None or pid in self._pidfds or not hasattr(os, "pidfd_open"):
-            return None
+        if pid is None or pid in self._pidfds or not self.sees_deaths:
+            return
         try:
             self._pidfds[pid] = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -185,7 +195,9 @@ class Wards:
             tokens = {ward.token: ward for ward in wards if ward.locks is locks}
             for root in locks.verbs.roots:
                 try:
-                    found = locks.perform(locks.verbs.locate(root, list(tokens), keeper.patience()))
+                    found = locks.keeper_store.perform(
+                        locks.verbs.locate(root, list(tokens), keeper.patience())
+                    )
                 except LockUnavailable as error:
                     logger.warning(
                         "the locks of %d tasks are not known yet: %s", len(tokens), error
@@ -204,7 +216,7 @@ class Wards:
         if not ward.is_dead:
             spec = LockSpec(name, ward.ttl)
             lease = BaseLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
-            keeper.keep(lease, ward.locks.store, ward.locks.verbs, due=now())
+            keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
 
     def _settle(self, ward: Ward) -> None:
         """What comes next for it: to be freed, nothing more, or another look."""
@@ -219,7 +231,9 @@ class Wards:
 
     def _free(self, ward: Ward, name: str) -> None:
         logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
-        keeper.give_back(name, ward.token, ward.locks.store, ward.locks.verbs, now() + ward.ttl)
+        keeper.give_back(
+            name, ward.token, ward.locks.keeper_store, ward.locks.verbs, now() + ward.ttl
+        )
 
     def _tell(self, ward: Ward) -> None:
         """The lease was lost while the child runs: have it raise ``LeaseLost``."""
@@ -230,5 +244,14 @@ class Wards:
             signal.pidfd_send_signal(pidfd, SIGNAL)
 
 
+def _is_alive(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    return pid is not None
+
+
 wards = Wards()
+atexit.register(wards.last_look)
 os.register_at_fork(after_in_child=wards.after_fork)

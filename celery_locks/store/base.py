@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Call:
-    """One script on one shard; answered by ``parse(reply)`` within ``budget`` seconds or an error.
+    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``.
 
     May be performed again. It is packed when made: a waiter's answer to being woken lies ready.
     """
@@ -46,8 +46,8 @@ class Call:
 class Listen:
     """Be ready to be woken for ``token``; answered with the channel, or None if not connected.
 
-    With ``connect`` it subscribes if need be; a store that cannot listen answers "-", and its
-    waiters live by polling.
+    With ``connect`` it subscribes if need be; a store that cannot listen, never or not now, answers
+    "-", and its waiters live by polling: whether the server is there at all, the next call says.
     """
 
     root: str
@@ -70,10 +70,11 @@ Flow = Generator[Effect, Any, T]
 
 
 class Store(Protocol):
-    """A lock store that blocks."""
+    """A lock store that blocks; ``twin`` is one like it for the keeper's thread alone."""
 
     def perform(self, effect: Effect) -> Any: ...
     def unlisten(self, token: str) -> None: ...
+    def twin(self) -> Store: ...
     def close(self) -> None: ...
 
 

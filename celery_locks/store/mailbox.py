@@ -49,10 +49,11 @@ class _Pulse:
 class _Ticket:
     """One waiter: ``mail`` says the lock was handed to it, ``look`` that it should look around."""
 
-    __slots__ = ("look", "mail")
+    __slots__ = ("look", "mail", "waits")
 
     def __init__(self) -> None:
         self.mail = False
+        self.waits = False
         self.look = threading.Event()
 
 
@@ -88,7 +89,7 @@ class Mailbox:
         link = self._wire.open(deadline)
         try:
             link.exchange(pack("SUBSCRIBE", self.channel), deadline)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             link.close()
             raise WireError(f"cannot subscribe: {error}") from error
         self._link = link
@@ -98,20 +99,25 @@ class Mailbox:
         """True when there is mail for ``token``; False if the connection breaks or time is over."""
         deadline = now() + seconds
         ticket = self._tickets.get(token) or _Ticket()
-        while not ticket.mail and now() < deadline:
-            if self._reading.acquire(blocking=False):
-                try:
-                    alive = ticket.mail or self._read(ticket, deadline)
-                finally:
-                    self._reading.release()
-                    self._ask_another(token)
-                if not alive:
-                    return False
-            else:
-                ticket.look.wait(deadline - now())
-                ticket.look.clear()
-        woken, ticket.mail = ticket.mail, False
-        return woken
+        ticket.waits = True
+        try:
+            while not ticket.mail and now() < deadline and self._look(ticket, deadline):
+                pass
+            return ticket.mail
+        finally:
+            ticket.mail = ticket.waits = False
+            self._ask_another()
+
+    def _look(self, ticket: _Ticket, deadline: float) -> bool:
+        """Read for all, or sleep while another does; False if the connection broke."""
+        if self._reading.acquire(blocking=False):
+            try:
+                return ticket.mail or self._read(ticket, deadline)
+            finally:
+                self._reading.release()
+        ticket.look.wait(deadline - now())
+        ticket.look.clear()
+        return True
 
     def _read(self, ticket: _Ticket, deadline: float) -> bool:
         """Deliver mail until there is some for ``ticket``; False if the connection broke."""
@@ -148,9 +154,12 @@ class Mailbox:
             self._link.close()
         self._link = None
 
-    def _ask_another(self, token: str) -> None:
-        for other, ticket in list(self._tickets.items()):
-            if other != token:
+    def _ask_another(self) -> None:
+        """Who leaves asks one who still waits, not one who is on its way out, to read on."""
+        if self._reading.locked():
+            return
+        for ticket in list(self._tickets.values()):
+            if ticket.waits and not ticket.mail:
                 ticket.look.set()
                 return
 
@@ -186,12 +195,17 @@ class AsyncMailbox:
         self._mail.pop(token, None)
 
     async def _subscribe(self, deadline: float) -> None:
+        link: AsyncLink | None = None
         try:
             async with asyncio.timeout(deadline - now()):
                 link = await self._wire.open(deadline)
                 await link.exchange(pack("SUBSCRIBE", self.channel))
-        except OSError as error:
-            raise WireError(f"cannot subscribe: {error}") from error
+        except BaseException as error:
+            if link:
+                await link.close()
+            if isinstance(error, OSError | ValueError):
+                raise WireError(f"cannot subscribe: {error}") from error
+            raise
         self._link = link
         self._pulse.heard()
         self._reader = asyncio.create_task(self._read(link))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
@@ -32,6 +32,8 @@ from celery_locks.store.wire import (
 _NO_PLACE: Address = ("in this process", 0)
 # A store that cannot listen (fakeredis) lets its waiters look this often.
 _POLL = 0.02
+# While it cannot be listened to, a waiter asks this often: within the time it has to claim a grant.
+_DEAF_POLL = 0.2
 
 
 def _channel(prefix: str) -> str:
@@ -46,6 +48,7 @@ class RedisStore:
         self._client = client if site is None else None
         self._prefix = prefix
         self._router = Router(self.site)
+        self._twin: RedisStore | None = None
         self.after_fork()
         forget_at_fork(self)
 
@@ -59,6 +62,17 @@ class RedisStore:
     def from_client(cls, client: Any, prefix: str) -> RedisStore:
         """Takes over where and who of the client, not its timeouts, retries or decoding."""
         return cls(sites.from_client(client), client, prefix)
+
+    def twin(self) -> RedisStore:
+        """A store of the same server with connections of its own, for the keeper's thread.
+
+        A greenlet's socket cannot be used in another thread.
+        """
+        if self._twin is None:
+            self._twin = RedisStore(
+                None if self._client is not None else self.site, self._client, self._prefix
+            )
+        return self._twin
 
     def after_fork(self) -> None:
         self._wires: dict[Address, Wire | ClientWire] = {}
@@ -95,11 +109,13 @@ class RedisStore:
             return None
         try:
             address = drive(self._router.address(listen.root, now() + listen.budget), self._step)
-            return self._mailbox(address).expect(
-                listen.token, connect=listen.connect, budget=listen.budget
-            )
-        except WireError as error:
-            raise LockUnavailable(f"the {self.site} cannot be listened to: {error}") from error
+            mailbox = self._mailbox(address)
+            self._unlisten_elsewhere(mailbox, listen.token)
+            return mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+        except WireError:
+            self._router.forget()
+            self.unlisten(listen.token)
+            return "-" if listen.connect else None
 
     def _mailbox(self, address: Address) -> Mailbox:
         mailbox = self._mailboxes.get(address)
@@ -110,21 +126,26 @@ class RedisStore:
         return mailbox
 
     def _nap(self, nap: Nap) -> bool:
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
-        time.sleep(min(nap.seconds, _POLL))
+        time.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
         return False
 
     def unlisten(self, token: str) -> None:
-        for mailbox in self._mailboxes.values():
-            mailbox.unexpect(token)
+        self._unlisten_elsewhere(None, token)
+
+    def _unlisten_elsewhere(self, place: Mailbox | None, token: str) -> None:
+        """After a failover nothing comes from the old node, and its dead mailbox ends every nap."""
+        for mailbox in list(self._mailboxes.values()):
+            if mailbox is not place:
+                mailbox.unexpect(token)
 
     def close(self) -> None:
         """Close what idles; the store stays usable and opens anew when asked."""
-        for mailbox in self._mailboxes.values():
+        for mailbox in list(self._mailboxes.values()):
             mailbox.close()
-        for wire in self._wires.values():
+        for wire in list(self._wires.values()):
             wire.close()
 
 
@@ -154,7 +175,13 @@ class AsyncRedisStore:
     def from_client(
         cls, client: Any, prefix: str, twin: RedisStore | None = None
     ) -> AsyncRedisStore:
-        return cls(sites.from_client(client), client, prefix, twin)
+        site = sites.from_client(client)
+        if site is None and twin is None:
+            raise LockUsageError(
+                f"{client!r} has no sockets, so leases cannot be renewed beside it; "
+                "give a blocking client of the same server as keeper_client"
+            )
+        return cls(site, client, prefix, twin)
 
     def after_fork(self) -> None:
         self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}
@@ -197,9 +224,12 @@ class AsyncRedisStore:
         try:
             finding = self._router.address(listen.root, now() + listen.budget)
             mailbox = self._mailbox(await adrive(finding, self._step))
+            self._unlisten_elsewhere(mailbox, listen.token)
             return await mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
-        except WireError as error:
-            raise LockUnavailable(f"the {self.site} cannot be listened to: {error}") from error
+        except WireError:
+            self._router.forget()
+            self.unlisten(listen.token)
+            return "-" if listen.connect else None
 
     @property
     def _mine(self) -> dict[Address, AsyncMailbox]:
@@ -218,12 +248,16 @@ class AsyncRedisStore:
         for mailbox in self._mine.values():
             if mailbox.expects(nap.token):
                 return await mailbox.wait(nap.token, nap.seconds)
-        await asyncio.sleep(min(nap.seconds, _POLL))
+        await asyncio.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
         return False
 
     def unlisten(self, token: str) -> None:
+        self._unlisten_elsewhere(None, token)
+
+    def _unlisten_elsewhere(self, place: AsyncMailbox | None, token: str) -> None:
         for mailbox in self._mine.values():
-            mailbox.unexpect(token)
+            if mailbox is not place:
+                mailbox.unexpect(token)
 
     async def close(self) -> None:
         for mailbox in self._mine.values():

@@ -61,7 +61,12 @@ _FINAL = {
     "NOREPLICAS": (ServerReadOnly, "refuses writes because it has too few replicas"),
 }
 _PASSING = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY"}
-# Redis 6.2 wraps the error of a command in "ERR Error running script …": look for the word anywhere.
+# Redis 6.2 wraps a command's error in "ERR Error running script …": look for the word anywhere.
+# Refusals without a code: of a command in a script, in other words on each server, and of a command
+# with more than ten arguments before any login.
+_NO_PERMISSION = re.compile(
+    r"ACL failure in script|The user executing the script can't|unauthenticated (multi)?bulk"
+)
 _CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
 
 
@@ -74,7 +79,7 @@ class Router:
         self._slots: list[tuple[int, int, Address]] = []
 
     def conversation(self, call: Call) -> Steps:
-        """The steps of one call; returns ``call.parse(reply)`` or raises from the tree of errors."""
+        """The steps of one call; returns ``call.parse(reply)`` or raises one of our errors."""
         deadline = now() + call.budget
         data = call.packed
         trouble = ""
@@ -103,7 +108,7 @@ class Router:
                 yield Pause(pause)
 
     def _share(self, tries: int, deadline: float) -> float:
-        """The first try gets half of the time: its connection may have gone silent while it idled."""
+        """The first try gets half of the time: its connection may have died while it idled."""
         return deadline if tries > 1 else (now() + deadline) / 2
 
     def _raise_if_final(self, code: str, reply: ErrorReply, call: Call) -> None:
@@ -112,7 +117,7 @@ class Router:
             raise cls(f"the {self._site} {what} (lock {_subject(call)}): {reply.text}")
         if code not in _PASSING:
             raise LockUnavailable(
-                f"the {self._site} failed on {call.script.verb} of lock {_subject(call)}: {reply.text}"
+                f"the {self._site} failed on {call.script.verb} of {_subject(call)}: {reply.text}"
             )
 
     def _given_up(self, trouble: str, tries: int) -> LockUnavailable:
@@ -169,7 +174,9 @@ class Router:
 
 def _code(reply: ErrorReply) -> str:
     found = _CODE.search(reply.text)
-    return found.group(1) if found else ""
+    if found:
+        return found.group(1)
+    return "NOPERM" if _NO_PERMISSION.search(reply.text) else ""
 
 
 def _subject(call: Call) -> str:

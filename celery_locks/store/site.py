@@ -11,6 +11,7 @@ and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -22,11 +23,12 @@ import redis.asyncio.connection as aio_connection
 import redis.connection as sync_connection
 
 from celery_locks.errors import LockUsageError
+from celery_locks.store.resp import pack
 
 Address = tuple[str, int]
 Shape = Literal["single", "sentinel", "cluster"]
 
-# What says where and who; everything else of a user's client (timeouts, retries, decoding) is not taken.
+# What says where and who; a user's timeouts, retries and decoding are not taken over.
 _KEPT = (
     "host",
     "port",
@@ -40,8 +42,19 @@ _KEPT = (
     "socket_keepalive_options",
     "socket_type",
 )
-# A channel costs a handshake round trip less without these two.
-_LEAN = {"protocol": 2, "lib_name": None, "lib_version": None}
+# Said in ``Site.greetings``, so kept from redis-py.
+_GREETED = ("username", "password", "client_name", "db")
+
+
+def _lean() -> dict[str, Any]:
+    """Spares each new connection the round trips in which redis-py would introduce itself."""
+    takes = inspect.signature(sync_connection.AbstractConnection.__init__).parameters
+    if "driver_info" in takes:  # its name since redis-py 7.1, which warns of the older two
+        return {"protocol": 2, "driver_info": None}
+    return {"protocol": 2, "lib_name": None, "lib_version": None}
+
+
+_LEAN = _lean()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,8 @@ class Site:
     transport: Literal["tcp", "tls", "unix"] = "tcp"
     service: str = ""
     sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    # Nodes whose version was found good; all stores of a site share the knowledge.
+    checked: set[Address] = field(default_factory=set, compare=False)
 
     def __str__(self) -> str:
         places = ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
@@ -64,16 +79,38 @@ class Site:
         )
 
     def connection(self, address: Address, timeout: float, *, asyncio: bool = False) -> Any:
-        """An unconnected redis-py connection; connecting and each handshake reply may take ``timeout``."""
+        """An unconnected redis-py connection; each step of connecting may take ``timeout``."""
         module: Any = aio_connection if asyncio else sync_connection
-        asks_sentinel = self.shape == "sentinel" and address in self.addresses
-        kwargs = {**_LEAN, **(self.sentinel_kwargs if asks_sentinel else self.kwargs)}
+        kwargs = {**_LEAN, **self._kwargs_for(address)}
         kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        for said_by_us in () if "credential_provider" in kwargs else _GREETED:
+            kwargs.pop(said_by_us, None)
         if self.transport == "unix":
             return module.UnixDomainSocketConnection(**kwargs)
         kwargs |= {"host": address[0], "port": address[1]}
         cls = module.SSLConnection if self.transport == "tls" else module.Connection
         return cls(**kwargs)
+
+    def greetings(self, address: Address) -> list[bytes]:
+        """What a new connection says first, all at once and under our own deadline.
+
+        redis-py would wait for each answer, and bounds the pauses in it rather than the whole: a
+        server that drips would hold us for seconds. Only a credential provider is left to it.
+        """
+        kwargs = self._kwargs_for(address)
+        if "credential_provider" in kwargs:
+            return []
+        login = [kwargs[word] for word in ("username", "password") if kwargs.get(word)]
+        said = [pack("AUTH", *login)] if login else []
+        if name := kwargs.get("client_name"):
+            said.append(pack("CLIENT", "SETNAME", name))
+        if db := kwargs.get("db"):
+            said.append(pack("SELECT", db))
+        return said
+
+    def _kwargs_for(self, address: Address) -> Mapping[str, Any]:
+        asks_sentinel = self.shape == "sentinel" and address in self.addresses
+        return self.sentinel_kwargs if asks_sentinel else self.kwargs
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
@@ -110,9 +147,9 @@ def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_url(url: str) -> Site:
-    scheme = urlsplit(url).scheme
-    base, _, shape = scheme.partition("+")
-    if base not in ("redis", "rediss", "unix") or shape not in ("", "sentinel", "cluster"):
+    base, _, shape = url.partition("://")[0].partition("+")
+    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or shape not in shapes:
         raise LockUsageError(
             f"{_hidden(url)!r} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
@@ -123,16 +160,20 @@ def _from_url(url: str) -> Site:
 
 
 def _hidden(url: str) -> str:
-    """The URL without its password, for messages."""
+    """The URL for messages, without what may be a password: the login and the query."""
     head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url
+    scheme = head.split("://")[0] + "://" if "://" in head else ""
+    place, query, _ = tail.partition("?")
+    return (f"{scheme}…@" if at else "") + place + ("?…" if query else "")
 
 
 def _single(url: str) -> Site:
     try:
         parsed = dict(sync_connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {error}") from None
+        # "Port could not be cast …" quotes what it read, half a password if that has a slash in it.
+        why = "is its password percent-encoded?" if "@" in url else error
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {why}") from None
     kwargs = _kept(parsed)
     if "path" in kwargs:
         return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
@@ -141,7 +182,10 @@ def _single(url: str) -> Site:
 
 
 def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL") from None
     login, at, hosts = parts.netloc.rpartition("@")
     path = parts.path.strip("/").split("/")
     db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
@@ -158,11 +202,13 @@ def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site
         sites[0].kwargs,
         sites[0].transport,
         service=path[0] if shape == "sentinel" else "",
+        # The login is the servers'; how to trust a certificate is the sentinels' too.
+        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
     )
 
 
 def from_client(client: Any) -> Site | None:
-    """The site of a redis-py client, sync or async; None for one that has no sockets (fakeredis)."""
+    """The site of a redis-py client, sync or async; None for one without sockets (fakeredis)."""
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         return _from_cluster(client)
     pool = getattr(client, "connection_pool", None)

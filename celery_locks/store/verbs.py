@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
 
 def budget_of(ttl: float) -> float:
-    """The longest a call for such a lease may take: a third of it, so two tries fit before the end."""
+    """The longest a call for such a lease may take: a third, so that two tries fit in it."""
     return min(ttl / 3, CALL_LIMIT)
 
 

@@ -1,9 +1,10 @@
 """Bytes to and from one node, each exchange bounded by one deadline; sync and async.
 
-redis-py opens the connection (TCP, TLS, unix socket, password, database); then we write and read
-on its socket ourselves. Idle connections are kept per node and used last-in first-out. There is
-no liveness check before use: every call we make may be repeated, so a stale connection costs one
-more try, not a round trip each time. After a fork the child starts with none.
+redis-py opens the connection (TCP, TLS, unix socket); then we write and read on its socket
+ourselves, from the greetings (password, database) on. Idle connections are kept per node and used
+last-in first-out. There is no liveness check before use: every call we make may be repeated, so a
+stale connection costs one more try, not a round trip each time. After a fork the child starts with
+none.
 
 This is the only file that touches what redis-py does not promise: ``Connection._sock`` and, async,
 ``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8.
@@ -61,7 +62,15 @@ def _refusal(site: Site, address: Address, error: Exception) -> Exception:
 
 
 def _says_refused(text: str) -> bool:
-    return bool(re.search(r"WRONGPASS|NOAUTH|NOPERM|invalid password|invalid username", text))
+    return bool(
+        re.search(r"WRONGPASS|NOAUTH|NOPERM|invalid (password|username)|called without any", text)
+    )
+
+
+def _check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
+    for reply in replies:
+        if isinstance(reply, ErrorReply):
+            raise _refusal(site, address, ConnectionError(reply.text))
 
 
 def _place(address: Address) -> str:
@@ -93,6 +102,10 @@ class Link:
 
     def receive(self, deadline: float) -> Reply:
         """The next reply; TimeoutError at the deadline, whatever drips in before it."""
+        self._sock.settimeout(max(0.001, deadline - now()))
+        return self._receive(deadline)
+
+    def _receive(self, deadline: float) -> Reply:
         data = self._rest
         while True:
             try:
@@ -114,7 +127,7 @@ class Link:
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
         self.send(data, deadline)
-        return self.receive(deadline)
+        return self._receive(deadline)  # the timeout that was just set still fits
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -127,7 +140,6 @@ class Wire:
         self._site = site
         self._address = address
         self._idle: list[Link] = []
-        self._version_is_good = False
         forget_at_fork(self)
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
@@ -152,7 +164,7 @@ class Wire:
             return None
 
     def open(self, deadline: float) -> Link:
-        """A new connection; connect, AUTH and SELECT share the time that is left."""
+        """A new connection, greeted and known to be to a server that is new enough."""
         connection = self._site.connection(self._address, max(0.001, (deadline - now()) / 3))
         try:
             connection.connect()
@@ -160,16 +172,24 @@ class Wire:
             raise _refusal(self._site, self._address, error) from error
         link = Link(connection)
         try:
-            self._check(link, deadline)
+            self._meet(link, deadline)
         except (OSError, ValueError) as error:
             link.close()
             raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+        except BaseException:
+            link.close()
+            raise
         return link
 
-    def _check(self, link: Link, deadline: float) -> None:
-        if not self._version_is_good:
+    def _meet(self, link: Link, deadline: float) -> None:
+        greetings = self._site.greetings(self._address)
+        if greetings:
+            link.send(b"".join(greetings), deadline)
+            replies = [link.receive(deadline) for _ in greetings]
+            _check_welcome(self._site, self._address, replies)
+        if self._address not in self._site.checked:
             _check_version(self._address, link.exchange(pack("INFO", "server"), deadline))
-            self._version_is_good = True
+            self._site.checked.add(self._address)
 
     def drop(self, link: Link) -> None:
         """One connection failed: those that idle are most likely as dead."""
@@ -227,7 +247,6 @@ class AsyncWire:
         self._address = address
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncLink]]
         self._idle = weakref.WeakKeyDictionary()
-        self._version_is_good = False
         forget_at_fork(self)
 
     @property
@@ -260,10 +279,22 @@ class AsyncWire:
         except (redis.exceptions.RedisError, OSError) as error:
             raise _refusal(self._site, self._address, error) from error
         link = AsyncLink(connection)
-        if not self._version_is_good:
-            _check_version(self._address, await link.exchange(pack("INFO", "server")))
-            self._version_is_good = True
+        try:
+            await self._meet(link)
+        except BaseException:
+            await link.close()
+            raise
         return link
+
+    async def _meet(self, link: AsyncLink) -> None:
+        greetings = self._site.greetings(self._address)
+        if greetings:
+            await link.send(b"".join(greetings))
+            replies = [await link.receive() for _ in greetings]
+            _check_welcome(self._site, self._address, replies)
+        if self._address not in self._site.checked:
+            _check_version(self._address, await link.exchange(pack("INFO", "server")))
+            self._site.checked.add(self._address)
 
     async def close(self) -> None:
         idle = self._mine

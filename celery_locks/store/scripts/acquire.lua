@@ -39,6 +39,11 @@ local function again()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
 
+local function free(other)
+  redis.call('ZREM', held, other)
+  redis.call('HDEL', records, other)
+end
+
 local function record(other)
   return redis.call('HGET', records, other) or ''
 end
@@ -94,12 +99,15 @@ if #holders == 0 then return take() end
 for i = 1, #holders, 2 do
   if holders[i] == token then return again() end
 end
-local lapsed = tonumber(holders[2]) <= now
-if lapsed then drop_lapsed(held) end
--- Those in line come first; only what they leave is ours to look at. Where nothing lapsed and all
--- is taken, there is nothing to hand over.
+local room = #holders / 2 < limit
+while holders[1] and tonumber(holders[2]) <= now do
+  free(table.remove(holders, 1))
+  table.remove(holders, 1)
+  room = true
+end
 local my_turn = false
-if lapsed or #holders / 2 < limit then
+if room then
+  -- Those in line come first; only what they leave is ours to look at.
   my_turn = select(2, hand_over(name, token))
   holders = holders_by_expiry()
 end
@@ -108,10 +116,7 @@ if holders[1] then
   if theirs and theirs ~= limit then return refuse(theirs) end
 end
 local former = job ~= '-' and predecessor(holders)
-if former then
-  redis.call('ZREM', held, former)
-  redis.call('HDEL', records, former)
-end
+if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end
 return busy(holders)

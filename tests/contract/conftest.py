@@ -1,0 +1,46 @@
+"""`place`: each store in turn. `face`: each store with each face. `two`: two faces on one store."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_locks.keeper import keeper
+from tests.contract.faces import Face
+from tests.contract.places import PLACES, Place, make_place
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = make_place(request.param, request.getfixturevalue)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def face(place: Place, kind: str) -> Iterator[Face]:
+    """What it leaves held is no longer renewed: the next test starts with an idle keeper."""
+    before = keeper.tokens
+    yield place.face(kind)
+    for token in keeper.tokens - before:
+        keeper.discard(token)
+
+
+@pytest.fixture
+def other(place: Place, kind: str) -> Face:
+    """A second process, as far as the store can tell."""
+    return place.face(kind)
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[..., Any]]:
+    """`in_thread(f, …)` runs it beside the test; `.result()` of what it returns waits for it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(32) as pool:
+        yield pool.submit

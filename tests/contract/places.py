@@ -1,0 +1,156 @@
+"""Every store the contract holds on, and what a test may do to it behind the locks' back.
+
+A place gives each test a prefix of its own, so the servers are shared and never need emptying.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import fakeredis
+import redis
+
+from celery_locks import AsyncLocks, Locks
+from celery_locks.keeper import keeper
+from celery_locks.store.redis import RedisStore
+from celery_locks.store.verbs import Verbs
+from celery_locks.testing.servers import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from tests.contract.faces import AsyncFace, Face, SyncFace
+
+PLACES = ("valkey", "redis7", "fakeredis", "cluster", "sentinel", "external")
+
+
+class Place:
+    """One server with a prefix for this test; `raw` is a plain client for looking at the keys."""
+
+    wakes = True  # whether a waiter is woken by a message, not by polling
+
+    def __init__(self, raw: Any, url: str = "") -> None:
+        self.raw = raw
+        self.url = url
+        self.prefix = f"t-{uuid.uuid4().hex[:12]}"
+        self._faces: list[Any] = []
+
+    def locks(self, **layout: Any) -> Locks:
+        """The sync locks themselves, for what both faces leave to them (`admin`, `verbs`)."""
+        return self._closing(Locks.from_url(self.url, prefix=self.prefix, **layout))
+
+    def async_locks(self, **layout: Any) -> AsyncLocks:
+        return AsyncLocks.from_url(self.url, prefix=self.prefix, **layout)
+
+    def face(self, kind: str, **layout: Any) -> Face:
+        if kind == "sync":
+            return SyncFace(self.locks(**layout))
+        return self._closing(AsyncFace(lambda: self.async_locks(**layout)))
+
+    def _closing(self, made: Any) -> Any:
+        self._faces.append(made)
+        return made
+
+    def verbs(self) -> Verbs:
+        return self.locks().verbs
+
+    def key(self, kind: str, name: str = "") -> str:
+        """The redis key of one kind (`h:`, `q:`, `index` …) in the shard of the lock `name`."""
+        part = kind + name if kind in ("h:", "q:") else kind
+        return self.verbs().root(name) + part
+
+    def keys(self) -> set[str]:
+        """The keys of this test, without their root; a fence of an unused shard does not exist."""
+        found: Iterable[bytes] = self._scan(f"{self.prefix}:*")
+        return {key.decode().split("}:", 1)[1] for key in found}
+
+    def _scan(self, match: str) -> Iterable[bytes]:
+        return list(self.raw.scan_iter(match=match, count=1000))
+
+    def content(self) -> dict[bytes, Any]:
+        """Everything this test stored, for comparing before and after; the fence may move on."""
+        readers = {
+            b"zset": lambda key: self.raw.zrange(key, 0, -1, withscores=True),
+            b"hash": self.raw.hgetall,
+            b"string": self.raw.get,
+        }
+        found = [key for key in self._scan(f"{self.prefix}:*") if not key.endswith(b"}:fence")]
+        return {key: readers[self.raw.type(key)](key) for key in found}
+
+    def lapse(self, name: str, token: str, ago: float = 1.0) -> None:
+        """As if the holder had not renewed it: it has been lapsed for `ago` seconds."""
+        keeper.discard(token)
+        self.raw.zadd(self.key("h:", name), {token: (time.time() - ago) * 1000})
+
+    def wipe(self) -> None:
+        """As after a restart without persistence."""
+        self.raw.flushall()
+
+    def script_flush(self) -> None:
+        self.raw.script_flush()
+
+    def close(self) -> None:
+        for face in self._faces:
+            face.close()
+        self.raw.close()
+
+
+class ClusterPlace(Place):
+    def _scan(self, match: str) -> Iterable[bytes]:
+        return list(self.raw.scan_iter(match=match, count=1000, target_nodes="primaries"))
+
+    def wipe(self) -> None:
+        self.raw.flushall(target_nodes="primaries")
+
+
+class ExternalPlace(Place):
+    """Its data is not ours: only our keys are ever deleted."""
+
+    def wipe(self) -> None:
+        for key in self._scan(f"{self.prefix}:*"):
+            self.raw.delete(key)
+
+    def close(self) -> None:
+        self.wipe()
+        super().close()
+
+
+class FakePlace(Place):
+    wakes = False
+
+    def __init__(self) -> None:
+        self.server = fakeredis.FakeServer()
+        super().__init__(self.client())
+
+    def client(self, **options: Any) -> Any:
+        return fakeredis.FakeRedis(server=self.server, **options)
+
+    def async_client(self, **options: Any) -> Any:
+        return fakeredis.FakeAsyncRedis(server=self.server, **options)
+
+    def locks(self, **layout: Any) -> Locks:
+        return self._closing(Locks(self.client(), prefix=self.prefix, **layout))
+
+    def async_locks(self, **layout: Any) -> AsyncLocks:
+        return AsyncLocks(
+            self.async_client(), keeper_client=self.client(), prefix=self.prefix, **layout
+        )
+
+
+def make_place(name: str, fixture: Callable[[str], Any]) -> Place:
+    """`fixture` starts a server when it is first asked for (`request.getfixturevalue`)."""
+    if name == "fakeredis":
+        return FakePlace()
+    if name == "external":
+        url: str = fixture("external_url")
+        return ExternalPlace(redis.Redis.from_url(url), url)
+    server: Any = fixture(name)
+    if isinstance(server, EmbeddedCluster):
+        return ClusterPlace(server.client(), server.url)
+    if isinstance(server, EmbeddedSentinel):
+        return Place(server.primary.client(), server.url)
+    assert isinstance(server, EmbeddedServer)
+    return Place(server.client(), server.url)
+
+
+def store_of(locks: Locks) -> RedisStore:
+    store = locks._store
+    assert isinstance(store, RedisStore)
+    return store

@@ -1,0 +1,264 @@
+"""Waiting: first come first served, woken by the release, and no trace of those who gave up."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin, flows
+from celery_locks.model import LockSpec
+from tests.contract.faces import Face
+from tests.contract.places import Place
+from tests.support.waiting import wait_until
+
+
+def waiters(face: Face, name: str) -> int:
+    info: LockInfo | None = face.info(name)
+    return len(info.waiters) if info else 0
+
+
+def in_line(face: Face, name: str, count: int) -> None:
+    wait_until(lambda: waiters(face, name) == count, what=f"{count} waiters on {name}")
+
+
+@pytest.fixture
+def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not woken now waits for half a minute: longer than any test here."""
+    monkeypatch.setattr(flows, "REPOLL", 30.0)
+    monkeypatch.setattr(flows, "ALIVE", 90.0)
+
+
+@pytest.mark.usefixtures("without_repoll")
+def test_wait_is_woken_by_the_release(
+    face: Face, other: Face, in_thread: Callable[..., Any]
+) -> None:
+    lease = face.acquire("a", ttl=60)
+    waiter = in_thread(other.acquire, "a", wait=60, ttl=60)
+    in_line(face, "a", 1)
+    released_at = time.monotonic()
+    face.release(lease)
+    assert waiter.result(timeout=20).fence > lease.fence
+    assert time.monotonic() - released_at < 10
+
+
+@pytest.mark.usefixtures("without_repoll")
+def test_wait_is_woken_a_second_time_on_the_same_connection(
+    face: Face, other: Face, in_thread: Callable[..., Any]
+) -> None:
+    """The second wait finds the mailbox open and asks in one round trip less."""
+    for _ in range(3):
+        lease = face.acquire("a", ttl=60)
+        waiter = in_thread(other.acquire, "a", wait=60, ttl=60)
+        in_line(face, "a", 1)
+        face.release(lease)
+        other.release(waiter.result(timeout=20))
+
+
+@pytest.mark.usefixtures("without_repoll")
+def test_wait_is_first_come_first_served(
+    face: Face, other: Face, in_thread: Callable[..., Any]
+) -> None:
+    order: list[int] = []
+
+    def visit(who: int) -> int:
+        chosen = (face, other)[who % 2]
+        with chosen.hold("a", wait=60, ttl=60) as lease:
+            order.append(who)
+            return int(lease.fence)
+
+    lease = face.acquire("a", ttl=60)
+    visits = []
+    for who in range(8):
+        visits.append(in_thread(visit, who))
+        in_line(face, "a", who + 1)
+    face.release(lease)
+    fences = [visit.result(timeout=30) for visit in visits]
+    assert order == list(range(8))
+    assert fences == sorted(fences)
+
+
+def test_wait_of_zero_is_no_wait(face: Face, other: Face, place: Place) -> None:
+    face.acquire("a")
+    before = place.content()
+    assert other.acquire("a", wait=0) is None
+    assert place.content() == before
+
+
+def test_wait_that_times_out_leaves_the_line(face: Face, other: Face, place: Place) -> None:
+    face.acquire("a", ttl=60)
+    before = place.content()
+    for _ in range(2):
+        began = time.monotonic()
+        conflict = other.try_acquire("a", wait=0.3, ttl=60)
+        assert isinstance(conflict, Conflict)
+        assert conflict.position == 1
+        assert 0.3 <= time.monotonic() - began < 2.5
+        after = place.content()
+        assert {key: after[key] for key in before if not key.endswith(b"index")} == {
+            key: before[key] for key in before if not key.endswith(b"index")
+        }
+        assert after.keys() == before.keys()
+
+
+def test_wait_gets_a_lock_whose_holder_vanished(face: Face, other: Face, place: Place) -> None:
+    """Nobody releases it and nobody wakes the waiter: it looks again when the lease lapses."""
+    lease = face.acquire("a", ttl=60)
+    place.lapse("a", lease.token, ago=-0.5)
+    began = time.monotonic()
+    assert other.acquire("a", wait=10)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.usefixtures("without_repoll")
+def test_wait_on_a_semaphore_fills_each_free_slot(
+    face: Face, other: Face, in_thread: Callable[..., Any]
+) -> None:
+    leases = [face.acquire("s", limit=2, ttl=60) for _ in range(2)]
+    waiting = []
+    for who in range(3):
+        waiting.append(in_thread(other.acquire, "s", limit=2, wait=30, ttl=60))
+        in_line(face, "s", who + 1)
+    for lease in leases:
+        face.release(lease)
+    first, second = (waiting[who].result(timeout=20) for who in (0, 1))
+    info = face.info("s")
+    assert info
+    assert {h.token for h in info.holders} == {first.token, second.token}
+    assert len(info.waiters) == 1
+    other.release(second)
+    other.release(waiting[2].result(timeout=20))
+
+
+def test_waiter_who_died_does_not_block_the_line(
+    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+) -> None:
+    """A ticket whose process listens no more, or has not asked for too long, is passed over."""
+    locks = place.locks()
+    lease = face.acquire("a", ttl=60)
+    dead = locks.verbs.acquire(LockSpec("a"), "dead", Holder(), alive=60, channel="nobody-there")
+    gone = locks.verbs.acquire(LockSpec("a"), "gone", Holder(), alive=0.001)
+    assert locks.perform(dead).position == 1
+    assert locks.perform(gone).position == 2
+    wait_until(lambda: waiters(face, "a") == 1, what="the second ticket to be out of date")
+    waiter = in_thread(other.acquire, "a", wait=30, ttl=60)
+    in_line(face, "a", 2)
+    face.release(lease)
+    other.release(waiter.result(timeout=20))
+    assert place.keys() == {"fence"}
+
+
+def test_waiter_who_does_not_confirm_loses_its_turn(
+    face: Face, place: Place, in_thread: Callable[..., Any]
+) -> None:
+    """It was handed the lock and died: the next one gets it when the claim window is over."""
+    locks = place.locks()
+    lease = face.acquire("a", ttl=60)
+    silent = locks.verbs.acquire(LockSpec("a"), "silent", Holder(), alive=60)
+    assert locks.perform(silent).position == 1
+    waiter = in_thread(face.acquire, "a", wait=30, ttl=60)
+    in_line(face, "a", 2)
+    face.release(lease)
+    assert waiter.result(timeout=20).fence > lease.fence
+
+
+def test_newcomer_does_not_overtake_the_line(face: Face, other: Face, place: Place) -> None:
+    """The lock lapsed with somebody in line: who asks now gets a place behind them."""
+    locks = place.locks()
+    lease = face.acquire("a", ttl=60)
+    queued = locks.verbs.acquire(LockSpec("a"), "first", Holder(), alive=60)
+    assert isinstance(locks.perform(queued), Conflict)
+    place.lapse("a", lease.token)
+    assert other.acquire("a") is None
+    assert [h.token for h in face.holders("a")] == ["first"]
+    assert locks.perform(queued) == face.holders("a")[0].fence
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_newcomer_with_another_limit_is_refused_when_the_line_gets_the_slot(
+    face: Face, other: Face, place: Place, asked: int
+) -> None:
+    """Every holder lapsed, but one in line goes in with limit 2: the newcomer must hear of it."""
+    locks = place.locks()
+    for lease in [face.acquire("s", limit=2) for _ in range(2)]:
+        queued = lease
+    assert isinstance(
+        locks.perform(locks.verbs.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)),
+        Conflict,
+    )
+    for holder in face.holders("s"):
+        place.lapse("s", holder.token)
+    with pytest.raises(LimitMismatch):
+        other.acquire("s", limit=asked)
+    assert queued
+    info = face.info("s")
+    assert info
+    assert (info.limit, [h.token for h in info.holders], info.waiters) == (2, ["first"], ())
+
+
+def test_waiters_are_seen_in_their_order(face: Face, place: Place) -> None:
+    locks = place.locks()
+    face.acquire("a", ttl=60)
+    for who in ("one", "two", "three"):
+        holder = Holder(task_id=who, task="t")
+        locks.perform(locks.verbs.acquire(LockSpec("a", 7), who, holder, alive=60))
+    info = face.info("a")
+    assert info
+    assert [(w.token, w.task_id, w.ttl) for w in info.waiters] == [
+        (who, who, 7.0) for who in ("one", "two", "three")
+    ]
+    assert all(abs(w.acquired_at - info.as_of) < 10 for w in info.waiters), "when they came"
+    assert [listed for listed in admin.list_locks(locks)][0].waiters == info.waiters
+
+
+@pytest.mark.usefixtures("without_repoll")
+def test_crowd_never_exceeds_the_limit(
+    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+) -> None:
+    """Sixteen contenders on two faces; the count inside is taken by the test, not by the store."""
+    inside: list[int] = []
+    most: list[int] = []
+
+    def visit(who: int) -> None:
+        with (face, other)[who % 2].hold("s", limit=3, wait=60, ttl=60):
+            inside.append(who)
+            most.append(len(inside))
+            time.sleep(0.002)
+            inside.remove(who)
+
+    for visitor in [in_thread(visit, who) for who in range(16)]:
+        visitor.result(timeout=60)
+    assert len(most) == 16
+    assert max(most) <= 3
+    assert place.keys() == {"fence"}
+
+
+async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
+    """asyncio cancels at any await; what may have been queued is given back by the keeper."""
+    locks = place.async_locks()
+    other = place.async_locks()
+    try:
+        lease = await locks.acquire("a", ttl=60)
+        assert lease
+        waiter = asyncio.create_task(other.acquire("a", wait=60, ttl=60))
+        for _ in range(500):
+            info = await locks.info("a")
+            if info and info.waiters:
+                break
+            await asyncio.sleep(0.01)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        looker = place.locks()
+
+        def left() -> bool:
+            info = looker.info("a")
+            return info is not None and not info.waiters
+
+        await asyncio.to_thread(wait_until, left)
+        await lease.release()
+        assert place.keys() == {"fence"}
+    finally:
+        await locks.close()
+        await other.close()

@@ -1,0 +1,100 @@
+"""What the engine's faults need: servers that may be broken, both faces, and a clean keeper."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_locks.keeper import keeper
+from celery_locks.testing.servers import EmbeddedServer
+from tests.support.faces import FACES, Face
+from tests.support.news import News
+from tests.support.proxy import Proxy
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def empty_keeper() -> Iterator[None]:
+    """What a test leaves held would be renewed, on a server that is gone, during the next one."""
+    yield
+    for token in keeper.tokens:
+        keeper.discard(token)
+    keeper._debts.clear()
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    """A Valkey of the test's own, to break."""
+    with EmbeddedServer() as one:
+        yield one
+
+
+@pytest.fixture
+def server7() -> Iterator[EmbeddedServer]:
+    """A Redis 7 of the test's own."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("No redis-server on the PATH; the shared fixture redis7 fails for it in CI.")
+    with EmbeddedServer(binary=binary) as one:
+        yield one
+
+
+@pytest.fixture(params=["valkey", "redis7"])
+def either(request: pytest.FixtureRequest) -> EmbeddedServer:
+    """A server to break, of either kind."""
+    name = {"valkey": "server", "redis7": "server7"}[request.param]
+    return request.getfixturevalue(name)
+
+
+@pytest.fixture
+def proxy(valkey: EmbeddedServer) -> Iterator[Proxy]:
+    """A network to break in front of the shared, emptied Valkey."""
+    valkey.flush()
+    with Proxy(valkey.host, valkey.port) as one:
+        yield one
+
+
+def _opener(kinds: dict[str, Any], kind: str) -> Iterator[Open]:
+    opened: list[Face] = []
+
+    def open_face(url: str, **layout: Any) -> Face:
+        opened.append(kinds[kind](url, **layout))
+        return opened[-1]
+
+    yield open_face
+    for face in opened:
+        face.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def face(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """``face(url)`` opens locks, once with ``Locks`` and once with ``AsyncLocks``."""
+    yield from _opener(FACES, request.param)
+
+
+@pytest.fixture
+def both() -> Iterator[Callable[..., list[Any]]]:
+    """``both(url)`` opens both faces, for faults that are too slow to be made twice."""
+    opened: list[Face] = []
+
+    def open_both(url: str, **layout: Any) -> list[Any]:
+        opened.extend(made := [kind(url, **layout) for kind in FACES.values()])
+        return made
+
+    yield open_both
+    for face in opened:
+        face.close()
+
+
+@pytest.fixture
+def locks() -> Iterator[Open]:
+    """``locks(url)`` opens ``Locks``, behind the same verbs."""
+    yield from _opener(FACES, "sync")
+
+
+@pytest.fixture
+def news() -> Iterator[News]:
+    with News() as one:
+        yield one

@@ -1,0 +1,251 @@
+"""A process that holds locks forks: the parent's stay the parent's, the child has its own.
+
+Each test forks in a Python of its own, so that no pytest thread or server fixture is copied.
+"""
+
+from typing import Any
+
+import pytest
+
+from celery_locks.testing.servers import EmbeddedServer
+from tests.support.child import run_python
+
+PREAMBLE = """
+import asyncio, os, sys, time, traceback
+from celery_locks import AsyncLocks, Locks, State
+from celery_locks.keeper import keeper
+
+def until(condition, deadline=5.0):
+    ends = time.monotonic() + deadline
+    while not condition():
+        assert time.monotonic() < ends, "waited in vain"
+        time.sleep(0.005)
+
+def fork(work):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+        sys.stdout.flush()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+def join(pid):
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child failed"
+
+url = sys.argv[1]
+"""
+
+
+def run(code: str, server: EmbeddedServer) -> str:
+    return run_python(PREAMBLE + code, server.url)
+
+
+@pytest.fixture
+def clean(valkey: EmbeddedServer) -> EmbeddedServer:
+    valkey.flush()
+    return valkey
+
+
+def test_child_neither_renews_nor_releases_the_parents_lease(clean: EmbeddedServer) -> None:
+    run(
+        """
+locks = Locks.from_url(url)
+lease = locks.acquire("parents", ttl=1)
+until(lambda: lease.renewals >= 1)
+
+def child():
+    seen = lease.renewals
+    assert keeper.tokens == frozenset()
+    assert lease.is_foreign()
+    assert lease.release() is False
+    assert Locks.from_url(url).acquire("parents") is None
+    time.sleep(0.8)
+    assert lease.renewals == seen
+
+join(fork(child))
+renewed = lease.renewals
+until(lambda: lease.renewals >= renewed + 2)
+lease.check()
+assert lease.release() is True
+""",
+        clean,
+    )
+
+
+def test_child_takes_locks_of_its_own(clean: EmbeddedServer) -> None:
+    """With the very object it inherited, on connections of its own."""
+    run(
+        """
+locks = Locks.from_url(url)
+lease = locks.acquire("parents", ttl=1)
+assert locks.acquire("parents", ttl=1, wait=0.1) is None  # opens the pub/sub connection too
+
+def child():
+    assert locks.acquire("parents") is None
+    mine = locks.acquire("childs", ttl=1)
+    until(lambda: mine.renewals >= 3)
+    assert mine.release() is True
+    assert len(os.listdir("/proc/self/task")) == 2
+
+pids = [fork(child)]
+join(pids[0])
+until(lambda: lease.renewals >= 3)
+lease.check()
+assert lease.release() is True
+assert locks.acquire("childs", ttl=1)
+""",
+        clean,
+    )
+
+
+def test_lock_of_a_child_that_exits_at_once_lapses(clean: EmbeddedServer) -> None:
+    """os._exit runs no farewell; the ttl is what is left."""
+    run(
+        """
+locks = Locks.from_url(url)
+kept = locks.acquire("parents", ttl=1)
+pid = os.fork()
+if not pid:
+    locks.acquire("childs", ttl=1)
+    os._exit(0)
+join(pid)
+began = time.monotonic()
+assert locks.acquire("childs", ttl=1, wait=3)
+assert time.monotonic() - began < 1.5
+kept.check()
+assert kept.renewals >= 1
+""",
+        clean,
+    )
+
+
+def test_many_forks_under_a_busy_keeper(clean: EmbeddedServer) -> None:
+    """A fork may come at any instruction of the keeper's thread, inside any lock it takes."""
+    run(
+        """
+locks = Locks.from_url(url)
+leases = [locks.acquire(f"parents{n}", ttl=1 + n % 50 / 50) for n in range(300)]
+
+def child(n):
+    def work():
+        mine = locks.acquire(f"child{n}", ttl=5)
+        assert mine.release() is True
+    return work
+
+forks, began = 0, time.monotonic()
+while time.monotonic() - began < 2.5:
+    for pid in [fork(child(n)) for n in range(6)]:
+        join(pid)
+        forks += 1
+assert forks > 50, forks
+for lease in leases:
+    lease.check()
+    assert lease.renewals >= 2
+""",
+        clean,
+    )
+
+
+def test_fork_of_a_fork_holds_its_own(clean: EmbeddedServer) -> None:
+    run(
+        """
+locks = Locks.from_url(url)
+outer = locks.acquire("outer", ttl=1)
+
+def grandchild():
+    assert locks.acquire("middle") is None
+    inner = locks.acquire("inner", ttl=1)
+    until(lambda: inner.renewals >= 2)
+    assert inner.release() is True
+
+def child():
+    middle = locks.acquire("middle", ttl=1)
+    join(fork(grandchild))
+    until(lambda: middle.renewals >= 2)
+    assert middle.release() is True
+
+join(fork(child))
+outer.check()
+""",
+        clean,
+    )
+
+
+def test_fork_inside_an_event_loop_leaves_the_parents_connections_alone(
+    clean: EmbeddedServer,
+) -> None:
+    """The child shares the parent's epoll: closing what it inherited would deafen the parent."""
+    run(
+        """
+import gc
+
+async def main():
+    locks = AsyncLocks.from_url(url)
+    lease = await locks.acquire("parents", ttl=1)
+    assert await locks.acquire("parents", ttl=1, wait=0.1) is None
+
+    def child():
+        gc.collect()
+        assert lease.release  # the lease is the parent's
+        mine = Locks.from_url(url).acquire("childs", ttl=1)
+        assert mine.release() is True
+
+    for _ in range(3):
+        join(fork(child))
+    waiting = asyncio.create_task(locks.acquire("parents", ttl=1, wait=5))
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    assert await lease.release() is True
+    got = await waiting
+    assert got, "the waiter was not served"
+    assert time.monotonic() - began < 0.5, "the message did not reach the loop"
+    await got.release()
+    await locks.close()
+
+asyncio.run(main())
+""",
+        clean,
+    )
+
+
+def test_child_that_runs_a_loop_uses_connections_of_its_own(clean: EmbeddedServer) -> None:
+    run(
+        """
+locks = AsyncLocks.from_url(url)
+
+async def section(name):
+    async with locks.hold(name, ttl=1, wait=3) as lease:
+        while lease.renewals < 1:
+            await asyncio.sleep(0.01)
+    await locks.close()
+
+asyncio.run(section("before"))
+pids = [fork(lambda: asyncio.run(section("shared"))) for _ in range(3)]
+asyncio.run(section("parents"))
+for pid in pids:
+    join(pid)
+""",
+        clean,
+    )
+
+
+def test_parents_debts_are_not_the_childs(clean: EmbeddedServer) -> None:
+    said: Any = run(
+        """
+from celery_locks.clock import now
+locks = Locks.from_url("redis://127.0.0.1:1/0")
+flows = locks._flows
+keeper.give_back("x", "t", flows._store, locks.verbs, now() + 30)
+
+def child():
+    print(len(keeper._debts))
+
+join(fork(child))
+""",
+        clean,
+    )
+    assert said == "0"
