@@ -22,6 +22,7 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 400
 PAGE = 100
+WOKE = 2
 
 
 class Renewal(NamedTuple):
@@ -109,13 +110,13 @@ class Verbs:
         done: tuple[Holder, float] | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers True if the lock was ours until now.
+        """Answers 0 if the lock was not ours any more, 1 if it was, ``WOKE`` if one got it next.
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
         mark = (_job(done[0]), done[0].retries, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
-        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+        return Call(scripts.RELEASE, self.root(name), args, int, budget)
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
