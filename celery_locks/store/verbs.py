@@ -17,10 +17,11 @@ from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
+from celery_locks.store.resp import Arg
 
 DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
-RENEW_BATCH = 400
+RENEW_BATCH = 250
 PAGE = 100
 WOKE = 2
 
@@ -129,12 +130,14 @@ class Verbs:
 
     def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
         """For leases of one shard; answers with the set of tokens that are lost."""
-        args = tuple(arg for name, token, ttl in batch for arg in (name, token, _ms(ttl)))
+        args: list[Arg] = []
+        for name, token, ttl in batch:
+            args += (name, token, round(ttl * 1000))
 
         def parse(reply: Any) -> set[str]:
             return {batch[position].token for position in reply}
 
-        return Call(scripts.RENEW, self.root(batch[0].name), args, parse, budget)
+        return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
     def force_release(self, name: str, token: str = "") -> Call:
         """Answers with the holders that had it."""
