@@ -62,7 +62,7 @@ def _take(server: EmbeddedServer, count: int) -> None:
             pipeline = client.pipeline(transaction=False)
             for number in range(start, min(start + 1000, count)):
                 call = VERBS.acquire(LockSpec(_name(number), TTL), _token(number), _holder(number))
-                pipeline.evalsha(call.script.sha, 1, call.root, *call.args)
+                pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
             assert all(isinstance(fence, int) for fence in pipeline.execute())
 
 

@@ -65,7 +65,7 @@ def _candidates(
 ) -> dict[str, Callable[[], object]]:
     return {
         TICK: _tick(locks, leases),
-        SERIAL: lambda: [lease.renew() for lease in leases],
+        SERIAL: lambda: _one_by_one(leases),
         REDIS_PY: _redis_py(server),
     }
 
@@ -84,6 +84,11 @@ def _tick(locks: Locks, leases: list[Lease]) -> Callable[[], object]:
         assert leases[-1].renewals == renewed + 1
 
     return tick
+
+
+def _one_by_one(leases: list[Lease]) -> None:
+    for lease in leases:
+        lease.renew()
 
 
 def _redis_py(server: EmbeddedServer) -> Callable[[], object]:
