@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 from celery_locks.errors import LockUsageError
@@ -128,14 +128,20 @@ class Holder:
 
     def about(self) -> str:
         """The part that is stored as said; task id and retries have fields of their own."""
-        said = {
-            "task": self.task,
-            "worker": self.worker,
-            "host": self.host,
-            "pid": self.pid,
-            "extra": dict(self.extra),
-        }
-        return json.dumps({key: value for key, value in said.items() if value})
+        if self.extra:
+            return _about(self.task, self.worker, self.host, self.pid, extra=dict(self.extra))
+        return _usual_about(self.task, self.worker, self.host, self.pid)
+
+
+def _about(
+    task: str | None, worker: str | None, host: str | None, pid: int | None, **extra: Any
+) -> str:
+    said = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
+    return json.dumps({key: value for key, value in said.items() if value})
+
+
+# A process runs the same few tasks over and over.
+_usual_about = lru_cache(maxsize=1024)(_about)
 
 
 def this_process() -> Holder:

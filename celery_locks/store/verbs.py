@@ -17,11 +17,13 @@ from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import REPLACED, Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
+from celery_locks.store.resp import Arg
 
 DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
-RENEW_BATCH = 400
+RENEW_BATCH = 250
 PAGE = 100
+WOKE = 2
 
 
 class Renewal(NamedTuple):
@@ -109,13 +111,13 @@ class Verbs:
         done: tuple[Holder, float] | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers True if the lock was ours until now.
+        """Answers 0 if the lock was not ours any more, 1 if it was, ``WOKE`` if one got it next.
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
         mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
-        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+        return Call(scripts.RELEASE, self.root(name), args, int, budget)
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
@@ -128,12 +130,14 @@ class Verbs:
 
     def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
         """For leases of one shard; answers with the set of tokens that are lost."""
-        args = tuple(arg for name, token, ttl in batch for arg in (name, token, _ms(ttl)))
+        args: list[Arg] = []
+        for name, token, ttl in batch:
+            args += (name, token, round(ttl * 1000))
 
         def parse(reply: Any) -> set[str]:
             return {batch[position].token for position in reply}
 
-        return Call(scripts.RENEW, self.root(batch[0].name), args, parse, budget)
+        return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
     def force_release(self, name: str, token: str = "") -> Call:
         """Answers with the holders that had it."""
