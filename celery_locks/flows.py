@@ -141,7 +141,7 @@ class Flows(Generic[L]):
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if ttl is not None:
             check_ttl(ttl)
-        lease.check()
+        lease.check_renewable()
         sent_at = now()
         if ttl is not None:
             lease.retime(ttl, sent_at)
@@ -167,7 +167,8 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        keep, until = max(keep, lease.keep_for()), lease.deadline
+        # Not the lease's deadline: another process may have renewed it since we last heard.
+        keep, until = max(keep, lease.keep_for()), now() + lease.ttl
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
