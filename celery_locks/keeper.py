@@ -67,7 +67,7 @@ class Debt:
     """Something to be given back, as long as that makes a difference.
 
     A question that was never answered may still be on its way, in a buffer of the network or of a
-    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way is
+    server that stands still, and be granted after the give-back. What is ``doubtful`` like this is
     given back again, ever more rarely, for as long as such a grant could last.
     """
 
@@ -145,7 +145,7 @@ class Keeper:
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is due and every debt was paid, for so long; for the end of a process."""
+        """Wait for so long until nothing is due and every debt was paid; for a process that ends."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
