@@ -44,6 +44,7 @@ class Charge:
     store: Store
     verbs: Verbs
     due: float
+    failed: bool = False
 
     @property
     def name(self) -> str:
@@ -51,10 +52,12 @@ class Charge:
 
     def plan(self, again: bool = False) -> None:
         """A third of the ttl from now; at once if the ttl was changed while we renewed."""
+        self.failed = False
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
+        self.failed = True
         gap = max(0.05, self.lease.ttl / 20)
         self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
 
@@ -64,7 +67,7 @@ class Debt:
     """Something to be given back, as long as that makes a difference.
 
     A question that was never answered may still be on its way, in a buffer of the network or of a
-    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way is
+    server that stands still, and be granted after the give-back. What is ``doubtful`` like this is
     given back again, ever more rarely, for as long as such a grant could last.
     """
 
@@ -142,7 +145,7 @@ class Keeper:
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is due and every debt was paid, for so long; for a process that exits."""
+        """Wait for so long until nothing is due and every debt was paid; for a process that ends."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
@@ -213,8 +216,12 @@ class Keeper:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            if chore.due <= now():
-                chore.run()
+            try:
+                if chore.due <= now():
+                    chore.run()
+            except Exception:
+                # Not at the price of the renewals, which come next.
+                logger.exception("a chore of the lock keeper failed")
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
@@ -233,9 +240,13 @@ class Keeper:
         if not any(charge.due <= moment for charge in charges):
             return
         rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
-        budget = self.patience(len(rounds))
-        for batch in rounds:
-            self._renew(batch, budget)
+        # What failed last time comes last. What answers leaves its time to the rest, so a slow but
+        # living server has more of it than an equal share.
+        rounds.sort(key=lambda batch: any(charge.failed for charge in batch))
+        ends = moment + self.patience()
+        for still, batch in zip(reversed(range(len(rounds))), rounds, strict=True):
+            left = ends - now()
+            self._renew(batch, max(0.05, left / 2 if still else left))
 
     def _drop_ended(self) -> None:
         """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""

@@ -151,6 +151,8 @@ class RedisStore:
             mailbox.close()
         for wire in list(self._wires.values()):
             wire.close()
+        if self._twin is not None:
+            self._twin.close()
 
 
 class AsyncRedisStore:
@@ -270,3 +272,4 @@ class AsyncRedisStore:
             await mailbox.close()
         for wire in self._wires.values():
             await wire.close()
+        self._twin.close()
