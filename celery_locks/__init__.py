@@ -2,6 +2,7 @@
 
 from celery_locks.aio import AsyncLocks
 from celery_locks.errors import (
+    AlreadyQueued,
     ForeignData,
     LeaseLost,
     LimitMismatch,
@@ -24,6 +25,7 @@ from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockInfo
 
 __all__ = [
+    "AlreadyQueued",
     "AsyncLease",
     "AsyncLocks",
     "Conflict",

@@ -163,6 +163,12 @@ class Conflict:
     holders: tuple[Holder, ...]
     lapses_in: float
     position: int
+    as_of: float = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds that the first holder has had it, by the server's clock."""
+        return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
 
     def __str__(self) -> str:
         by = f"held by {self.holders[0]}" if self.holders else "held"

@@ -24,6 +24,10 @@ RENEW_BATCH = 400
 PAGE = 100
 
 
+# What the name of a lock from publish to start ends in; it lives beside the lock of the run.
+QUEUED = " (queued)"
+
+
 class Renewal(NamedTuple):
     """One lease in a batch: enough to renew it and to say which one was lost."""
 
@@ -68,7 +72,7 @@ class Verbs:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
         if len(self.roots) == 1:
             return self.roots[0]
-        return self.roots[zlib.crc32(name.encode()) % len(self.roots)]
+        return self.roots[zlib.crc32(name.removesuffix(QUEUED).encode()) % len(self.roots)]
 
     def acquire(
         self,
@@ -79,8 +83,14 @@ class Verbs:
         alive: float = 0,
         channel: str = "-",
         ask_done: bool = False,
+        frees: tuple[str, str] = ("", ""),
+        replaces: bool = False,
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``."""
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``.
+
+        ``frees`` is the (name, token) of a lock to give back when this one is granted;
+        ``replaces`` takes the place of a holder that is a message nobody has begun.
+        """
         job = _job(holder)
         args = (
             spec.name,
@@ -88,11 +98,13 @@ class Verbs:
             _ms(spec.ttl),
             spec.limit,
             job,
-            holder.retries,
+            holder.retries + 1,
             _ms(alive),
             channel,
             holder.about(),
             int(ask_done),
+            *frees,
+            int(replaces),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
@@ -113,7 +125,7 @@ class Verbs:
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
-        mark = (_job(done[0]), done[0].retries, _ms(done[1])) if done else ("-", 0, 0)
+        mark = (_job(done[0]), done[0].retries + 1, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
         return Call(scripts.RELEASE, self.root(name), args, bool, budget)
 
@@ -189,8 +201,10 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
             "use one limit for a name, or another name"
         )
-    _, lapses, position, _now, *holders = reply
-    return Conflict(spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position)
+    _, lapses, position, now, *holders = reply
+    return Conflict(
+        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000
+    )
 
 
 def _info(lock: list[Any], now: int) -> LockInfo:
@@ -217,7 +231,7 @@ def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
         fence=int(fence),
         task_id=None if job == b"-" else unquote(job[1:].decode()),
         task=said.get("task"),
-        retries=int(attempt),
+        retries=int(attempt) - 1,
         worker=said.get("worker"),
         host=said.get("host"),
         pid=said.get("pid"),
