@@ -21,7 +21,8 @@ The message of each is a sentence: what happened, to which lock, what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_locks.model import Conflict, Holder
@@ -34,8 +35,13 @@ class LockError(Exception):
 class LockConflict(LockError):
     """Others hold the lock, and our patience (if any) is over."""
 
-    def __init__(self, conflict: Conflict) -> None:
-        super().__init__(conflict)
+    def __init__(self, conflict: Conflict | Mapping[str, Any]) -> None:
+        """Takes the mapping too: plain arguments are what a JSON result backend brings back."""
+        from celery_locks.model import Conflict
+
+        if not isinstance(conflict, Conflict):
+            conflict = Conflict.from_dict(conflict)
+        super().__init__(conflict.as_dict())
         self.conflict = conflict
 
     @property
@@ -53,6 +59,9 @@ class LockConflict(LockError):
 
     def __str__(self) -> str:
         return str(self.conflict)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class AlreadyQueued(LockConflict):

@@ -81,8 +81,9 @@ class Flows(Generic[L]):
             answer, sent_at = yield from self._ask(spec, token, holder, how)
         except BaseException as error:
             if not isinstance(error, _NOTHING_TAKEN):
-                # The store may have granted or queued it: only giving it back makes that sure.
-                keeper.give_back(spec.name, token, self._store, self.verbs, now() + spec.ttl)
+                # The store may have granted or queued it, or may do so yet.
+                until = now() + spec.ttl
+                keeper.give_back(spec.name, token, self._store, self.verbs, until, doubtful=True)
             if isinstance(error, LockUnavailable):
                 events.emit("unavailable", spec.name, token, why=str(error))
             raise
@@ -153,7 +154,7 @@ class Flows(Generic[L]):
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if ttl is not None:
             check_ttl(ttl)
-        lease.check()
+        lease.check_renewable()
         sent_at = now()
         if ttl is not None:
             lease.retime(ttl, sent_at)
@@ -179,7 +180,8 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        keep, until = max(keep, lease.keep_for()), lease.deadline
+        # Not the lease's deadline: another process may have renewed it since we last heard.
+        keep, until = max(keep, lease.keep_for()), now() + lease.ttl
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(

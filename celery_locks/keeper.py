@@ -61,15 +61,26 @@ class Charge:
 
 @dataclass(slots=True)
 class Debt:
-    """Something to be given back, as long as that makes a difference."""
+    """Something to be given back, as long as that makes a difference.
+
+    A question that was never answered may still be on its way, in a buffer of the network or of a
+    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way
+    is given back again, ever more rarely, for as long as such a grant could last.
+    """
 
     name: str
     token: str
     store: Store
     verbs: Verbs
     until: float
+    doubtful: bool = False
     due: float = field(default_factory=now)
-    trouble: str = "no time was left"
+    pause: float = 0.25
+    trouble: str = "no time was left"  # empty once it was paid
+
+    def plan_again(self) -> None:
+        self.due = now() + self.pause
+        self.pause *= 2
 
 
 class Chore(Protocol):
@@ -117,19 +128,28 @@ class Keeper:
             charge.plan()
             self.wake_by(charge.due)
 
-    def give_back(self, name: str, token: str, store: Store, verbs: Verbs, until: float) -> None:
+    def give_back(
+        self,
+        name: str,
+        token: str,
+        store: Store,
+        verbs: Verbs,
+        until: float,
+        doubtful: bool = False,
+    ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
-        self._debts[token] = Debt(name, token, store, verbs, until)
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is due and no debt is left, for so long; for a process that exits."""
+        """Wait until nothing is due and every debt is paid, for so long; at a process's end."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
 
     def _is_busy(self) -> bool:
-        return bool(self._debts) or any(chore.due <= now() for chore in self._chores)
+        unpaid = any(debt.trouble for debt in list(self._debts.values()))
+        return unpaid or any(chore.due <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
         """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
@@ -155,7 +175,14 @@ class Keeper:
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
-        original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        try:
+            original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        except BaseException:
+            # No thread, no bell: else everybody after us would believe that it runs.
+            for end in self._bell:
+                os.close(end)
+            self._bell = None
+            raise
 
     def _run(self, bell: int) -> None:
         while True:
@@ -266,6 +293,9 @@ class Keeper:
                 for unpaid in debts:
                     unpaid.due = now() + 0.25
                 return
+            if debt.doubtful:
+                debt.plan_again()
+                self._debts[debt.token] = debt
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
@@ -275,14 +305,16 @@ class Keeper:
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
             debt.trouble = str(error)
             return False
+        debt.trouble = ""
         return True
 
     def _forget_old_debts(self) -> None:
         for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
             self._debts.pop(debt.token, None)
-            logger.warning(
-                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
-            )
+            if debt.trouble:
+                logger.warning(
+                    "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+                )
 
 
 T = TypeVar("T", Charge, Debt)

@@ -21,7 +21,7 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost
 from celery_locks.model import LockSpec
-from celery_locks.native import native_lock
+from celery_locks.native import native_rlock
 
 logger = logging.getLogger("celery_locks")
 
@@ -68,7 +68,8 @@ class BaseLease:
         self._end: State | None = None
         self._reason = ""
         self._on_lost = on_lost
-        self._ending = native_lock()
+        # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
+        self._ending = native_rlock()
 
     def __repr__(self) -> str:
         return (
@@ -111,6 +112,10 @@ class BaseLease:
             raise LeaseLost(self.name, self._reason)
         if self._end is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
+
+    def check_renewable(self) -> None:
+        """As ``check``: a lease that was lost without anybody's asking stays lost."""
+        self.check()
 
     def is_foreign(self) -> bool:
         """True in a forked child: the lease is still the parent's, which renews and releases it."""

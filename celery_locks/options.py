@@ -100,8 +100,8 @@ def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
         or (value.get("publish", "allow") not in at_publish)
     ):
         raise LockUsageError(
-            f"{where}: on_conflict is {said['on_conflict']!r}; write {_either(at_run)} for the run, "
-            f"{_either(at_publish)} for the publish, or {{'publish': …, 'run': …}}"
+            f"{where}: on_conflict is {said['on_conflict']!r}; write {_either(at_run)} for the "
+            f"run, {_either(at_publish)} for the publish, or {{'publish': …, 'run': …}}"
         )
     names = {"run": "on_conflict", "publish": "on_publish"}
     words = {names[side]: word for side, word in value.items()}

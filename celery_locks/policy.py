@@ -31,7 +31,7 @@ class Situation:
     """What is known of the call at hand."""
 
     task_id: str | None
-    retries: int = 0
+    attempt: int = 0
     has_followers: bool = False  # a chain link or callback would be run on the result
     can_requeue: bool = True  # False for eager and direct calls: there is no message
     times_requeued: int = 0
@@ -80,7 +80,7 @@ def on_done(call: Situation) -> Decision:
 def _is_copy(conflict: Conflict, call: Situation) -> bool:
     """Skipping a redelivered copy would acknowledge the original's message: it must come back."""
     return call.task_id is not None and any(
-        holder.task_id == call.task_id and holder.retries >= call.retries
+        holder.task_id == call.task_id and holder.attempt >= call.attempt
         for holder in conflict.holders
     )
 

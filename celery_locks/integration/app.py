@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Unpack
 
 from celery_locks import settings
@@ -58,6 +60,32 @@ def locks_of(app: Any) -> AppLocks:
     return locks
 
 
-def replace_locks(app: Any, locks: AppLocks | None) -> None:
-    """For tests: other locks than the settings say; None returns to the settings."""
+def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:
+    """For tests: other locks than the settings say; None returns to the settings.
+
+    Returns those it had, for putting them back.
+    """
+    before: AppLocks | None = getattr(app, _ATTRIBUTE, None)
     setattr(app, _ATTRIBUTE, locks)
+    return before
+
+
+_unlocked_by = 0
+
+
+def tasks_run_unlocked() -> bool:
+    return _unlocked_by > 0
+
+
+@contextmanager
+def unlocked_tasks() -> Iterator[None]:
+    """For tests: every task in this process runs without its lock while the block does.
+
+    Of the whole process and not of a context: a worker that a test runs in a thread is meant too.
+    """
+    global _unlocked_by
+    _unlocked_by += 1
+    try:
+        yield
+    finally:
+        _unlocked_by -= 1

@@ -91,7 +91,7 @@ class _Publication:
         holder = Holder(
             task_id=self.options["task_id"],
             task=self.task.name,
-            retries=-1,
+            retries=-1,  # attempt 0: nobody has begun it
             host=process.host,
             pid=process.pid,
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task
 
 from celery_locks import keys
 from celery_locks import options as lock_options
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
     Execution,
     Unlocked,
@@ -25,13 +25,35 @@ from celery_locks.options import LockOptions
 
 _ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
+_UNLOCKED = LockOptions(enabled=False)
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult, EagerResult
+
+    class _TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
+        """A task as the stubs of celery-types have it."""
+
+else:
+
+    class _TypedTask(Task):
+        """Celery before 5.7 cannot be subscripted, and no Celery takes an alias as ``base``."""
+
+        abstract = True
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            return cls
 
 
-class LockedTask(Task):  # type: ignore[misc]
+class LockedTask(_TypedTask[P, R_co]):
     """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
 
     Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
     per task id: this very message never runs twice at once.
+
+    For type checkers it has parameters, ``LockedTask[[int, str], None]``, also as ``base``.
     """
 
     abstract = True
@@ -50,7 +72,8 @@ class LockedTask(Task):  # type: ignore[misc]
             lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
-        marked = getattr(vars(cls).get("run"), MARK, None) or {}
+        run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
+        marked = getattr(getattr(run, "__func__", run), MARK, None) or {}
         cls._lock_said = {
             **cls._lock_said,
             **marked,
@@ -67,6 +90,8 @@ class LockedTask(Task):  # type: ignore[misc]
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
+        if tasks_run_unlocked():
+            return _UNLOCKED
         settings = locks_of(self.app).settings.task
         if said_by_call:
             return lock_options.combined(settings, self._lock_said, said_by_call)
@@ -80,16 +105,22 @@ class LockedTask(Task):  # type: ignore[misc]
         """The lease this execution holds; where it runs unlocked, one whose check() passes."""
         return current_lease() or Unlocked()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.request.called_directly:
-            self.push_request(args=args, kwargs=kwargs)
-            try:
-                return Execution(self, args, kwargs).run(self._body)
-            finally:
-                self.pop_request()
-        execution = Execution(self, args, kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        # Set where this very task runs already and its body calls it directly.
+        running = self.request.get("celery_locks_execution")
+        if not self.request.called_directly and not running:
+            return self._execute(args, kwargs, None)
+        self.push_request(args=args, kwargs=kwargs)
+        try:
+            return self._execute(args, kwargs, running)
+        finally:
+            self.pop_request()
+
+    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
+        execution = Execution(self, args, kwargs, within)
         self.request.celery_locks_execution = execution
-        return execution.run(self._body)
+        result: R_co = execution.run(self._body)
+        return result
 
     @property
     def _body(self) -> Any:
@@ -104,7 +135,7 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> AsyncResult[R_co]:
         """As Celery's; ``lock`` overrides the lock's options for this call.
 
         With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
@@ -132,7 +163,7 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> EagerResult[R_co]:
         return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
 
     def after_return(self, *outcome: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import REPLACED, Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 
@@ -98,7 +98,7 @@ class Verbs:
             _ms(spec.ttl),
             spec.limit,
             job,
-            holder.retries + 1,
+            holder.attempt,
             _ms(alive),
             channel,
             holder.about(),
@@ -125,7 +125,7 @@ class Verbs:
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
-        mark = (_job(done[0]), done[0].retries + 1, _ms(done[1])) if done else ("-", 0, 0)
+        mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
         return Call(scripts.RELEASE, self.root(name), args, bool, budget)
 
@@ -226,12 +226,14 @@ def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
     fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
     waiting = fence == b"0"
     said = json.loads(rest[int(length) :])
+    replaced, tries = divmod(int(attempt), REPLACED)
     return Holder(
         token=token.decode(),
         fence=int(fence),
         task_id=None if job == b"-" else unquote(job[1:].decode()),
         task=said.get("task"),
-        retries=int(attempt) - 1,
+        retries=tries - 1,
+        replaced=replaced,
         worker=said.get("worker"),
         host=said.get("host"),
         pid=said.get("pid"),

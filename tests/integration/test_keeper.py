@@ -28,7 +28,7 @@ def test_thousand_leases_are_renewed_in_few_calls(
 ) -> None:
     """A worker with a thousand locks must not be a thousand round trips."""
     face = locks(server.url)
-    leases = [face.acquire(f"lock{n}", ttl=6) for n in range(1000)]
+    leases = [face.acquire(f"lock{n}", ttl=4) for n in range(1000)]
     wait_until(lambda: all(lease.renewals >= 1 for lease in leases), 6)
     before, rounds = scripts_run(server), min(lease.renewals for lease in leases)
     wait_until(lambda: all(lease.renewals >= rounds + 1 for lease in leases), 6)
@@ -143,3 +143,28 @@ def test_acquire_and_release_leave_no_pipe_or_socket_behind(
     for _ in range(50):
         face.release(face.acquire("again", ttl=5))
     assert open_files() == before
+
+
+def test_thread_that_cannot_start_is_no_silent_keeper(valkey: EmbeddedServer) -> None:
+    """At the limit of threads the first lease fails loudly, and a later one starts the keeper."""
+    run_python(
+        f"""
+        import _thread, time
+        from celery_locks import Locks
+
+        def refuse(*_):
+            raise RuntimeError("can't start new thread")
+
+        locks = Locks.from_url("{valkey.url}")
+        start, _thread.start_new_thread = _thread.start_new_thread, refuse
+        try:
+            locks.acquire("first", ttl=1)
+        except RuntimeError:
+            _thread.start_new_thread = start
+        lease = locks.acquire("second", ttl=1)
+        ends = time.monotonic() + 3
+        while lease.renewals < 3:
+            assert time.monotonic() < ends, "nobody renews"
+            time.sleep(0.01)
+        """
+    )
