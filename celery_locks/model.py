@@ -100,8 +100,8 @@ class Holder:
 
     @property
     def attempt(self) -> int:
-        """One number that grows with every message of the job."""
-        return self.replaced * REPLACED + self.retries
+        """One number that grows with every message of the job; 0 while the first is only queued."""
+        return self.replaced * REPLACED + self.retries + 1
 
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
@@ -180,6 +180,12 @@ class Conflict:
     holders: tuple[Holder, ...]
     lapses_in: float
     position: int
+    as_of: float = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds that the first holder has had it, by the server's clock."""
+        return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, and ``from_dict`` makes an equal one of it."""

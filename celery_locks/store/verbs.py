@@ -26,6 +26,10 @@ PAGE = 100
 WOKE = 2
 
 
+# What the name of a lock from publish to start ends in; it lives beside the lock of the run.
+QUEUED = " (queued)"
+
+
 class Renewal(NamedTuple):
     """One lease in a batch: enough to renew it and to say which one was lost."""
 
@@ -70,7 +74,7 @@ class Verbs:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
         if len(self.roots) == 1:
             return self.roots[0]
-        return self.roots[zlib.crc32(name.encode()) % len(self.roots)]
+        return self.roots[zlib.crc32(name.removesuffix(QUEUED).encode()) % len(self.roots)]
 
     def acquire(
         self,
@@ -81,8 +85,14 @@ class Verbs:
         alive: float = 0,
         channel: str = "-",
         ask_done: bool = False,
+        frees: tuple[str, str] = ("", ""),
+        replaces: bool = False,
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``."""
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``.
+
+        ``frees`` is the (name, token) of a lock to give back when this one is granted;
+        ``replaces`` takes the place of a holder that is a message nobody has begun.
+        """
         job = _job(holder)
         args = (
             spec.name,
@@ -95,6 +105,8 @@ class Verbs:
             channel,
             holder.about(),
             int(ask_done),
+            *frees,
+            int(replaces),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
@@ -193,8 +205,10 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
             "use one limit for a name, or another name"
         )
-    _, lapses, position, _now, *holders = reply
-    return Conflict(spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position)
+    _, lapses, position, now, *holders = reply
+    return Conflict(
+        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000
+    )
 
 
 def _info(lock: list[Any], now: int) -> LockInfo:
@@ -216,13 +230,13 @@ def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
     fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
     waiting = fence == b"0"
     said = json.loads(rest[int(length) :])
-    replaced, retries = divmod(int(attempt), REPLACED)
+    replaced, tries = divmod(int(attempt), REPLACED)
     return Holder(
         token=token.decode(),
         fence=int(fence),
         task_id=None if job == b"-" else unquote(job[1:].decode()),
         task=said.get("task"),
-        retries=retries,
+        retries=tries - 1,
         replaced=replaced,
         worker=said.get("worker"),
         host=said.get("host"),
