@@ -26,8 +26,8 @@ from celery_locks.errors import (
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
-from celery_locks.store.base import Call, Flow, GiveWay, Listen, Nap, Store
-from celery_locks.store.verbs import WOKE, Done, Renewal, Verbs, budget_of
+from celery_locks.store.base import Call, Flow, Listen, Nap, Store
+from celery_locks.store.verbs import Done, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -184,17 +184,15 @@ class Flows(Generic[L]):
         keep, until = max(keep, lease.keep_for()), now() + lease.ttl
         lease.finish_release()
         try:
-            answer: int = yield self.verbs.release(
+            ours: bool = yield self.verbs.release(
                 lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
             )
         except BaseException:
             keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)
             raise
-        ours, held_for = answer > 0, lease.held_for
-        events.emit("released", lease.name, lease.token, lease.fence, held_for=held_for, ours=ours)
-        if answer == WOKE:
-            # Else, on a busy machine, the next holder starts when our time slice ends.
-            yield GiveWay()
+        events.emit(
+            "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
+        )
         return ours
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:

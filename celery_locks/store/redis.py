@@ -10,13 +10,13 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
-from celery_locks.store.base import Call, Effect, GiveWay, Listen, Nap, adrive, drive
+from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.router import Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
@@ -34,8 +34,6 @@ _NO_PLACE: Address = ("in this process", 0)
 _POLL = 0.02
 # While it cannot be listened to, a waiter asks this often: within the time it has to claim a grant.
 _DEAF_POLL = 0.2
-# Not everywhere; it costs a microsecond where nobody else wants the processor.
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def _channel(prefix: str) -> str:
@@ -89,8 +87,6 @@ class RedisStore:
                 return self._listen(effect)
             case Nap():
                 return self._nap(effect)
-            case GiveWay():
-                return _give_way()
 
     def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):
@@ -206,8 +202,6 @@ class AsyncRedisStore:
                 return await self._listen(effect)
             case Nap():
                 return await self._nap(effect)
-            case GiveWay():
-                return await asyncio.sleep(0)
 
     async def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):

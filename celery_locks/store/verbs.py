@@ -23,7 +23,6 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
-WOKE = 2
 
 
 # What the name of a lock from publish to start ends in; it lives beside the lock of the run.
@@ -123,13 +122,13 @@ class Verbs:
         done: tuple[Holder, float] | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers 0 if the lock was not ours any more, 1 if it was, ``WOKE`` if one got it next.
+        """Answers True if the lock was ours until now.
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
         mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
-        return Call(scripts.RELEASE, self.root(name), args, int, budget)
+        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""

@@ -53,24 +53,21 @@ end
 
 -- Gives free slots to the first living waiters, for the claim window, and tells each of them.
 -- Nobody listening on a waiter's channel means its process is gone: the next one is asked.
--- Returns how many slots are taken then, true if the next one is for the waiter `self`, which is
--- not granted here, and true if a process was woken.
+-- Returns how many slots are taken then, and true if the next one is for the waiter `self`, which
+-- is not granted here.
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   if head then drop_lapsed(held) end
-  local taken, woken = redis.call('ZCARD', held), false
+  local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''
     local alive, rest, limit, channel = record:match('^0 (%d+) (%d+ (%d+) %S+ %d+ (%S+) .*)$')
     if limit and taken >= tonumber(limit) then break end
-    if head == self then return taken, true, woken end
+    if head == self then return taken, true end
     redis.call('ZREM', queue, head)
     local heard = alive and tonumber(alive) > now and 1 or 0
-    if heard == 1 and channel ~= '-' then
-      heard = redis.pcall('PUBLISH', channel, head)
-      woken = woken or heard ~= 0
-    end
+    if heard == 1 and channel ~= '-' then heard = redis.pcall('PUBLISH', channel, head) end
     if heard ~= 0 then
       grant(name, head, now + CLAIM_MS, rest)
       taken = taken + 1
@@ -80,16 +77,11 @@ local function hand_over(name, self)
     end
     head = redis.call('ZRANGE', queue, 0, 0)[1]
   end
-  return taken, false, woken
+  return taken
 end
 
 -- A slot came free: hand it over, or forget the name if nobody holds it or waits for it.
--- Returns true if a process was woken.
 local function pass_on(name)
-  local taken, _, woken = 0, false, false
-  if redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name) > 0 then
-    taken, _, woken = hand_over(name)
-  end
-  if taken == 0 then redis.call('ZREM', index, name) end
-  return woken
+  local used = redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name)
+  if used == 0 or hand_over(name) == 0 then redis.call('ZREM', index, name) end
 end
