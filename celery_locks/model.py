@@ -181,6 +181,7 @@ class Conflict:
     lapses_in: float
     position: int
     as_of: float = 0.0
+    ticket: int = 0  # our place in line, from the counter that fences come from
 
     @property
     def age(self) -> float:

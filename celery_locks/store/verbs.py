@@ -23,6 +23,8 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
+# What a waiter that is handed the lock has of it until it renews (CLAIM_MS in common.lua).
+CLAIM = 1.0
 
 
 # What the name of a lock from publish to start ends in; it lives beside the lock of the run.
@@ -204,9 +206,9 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
             "use one limit for a name, or another name"
         )
-    _, lapses, position, now, *holders = reply
+    _, lapses, position, now, ticket, *holders = reply
     return Conflict(
-        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000
+        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000, ticket
     )
 
 

@@ -7,7 +7,8 @@
 -- returns the fence (an integer): granted
 --         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
---         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
+--         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
+--         holders; a grant that follows has a fence above the ticket
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -62,14 +63,16 @@ local function predecessor(holders)
   end
 end
 
--- Who asks again keeps its ticket; a new one is the last.
+-- Who asks again keeps its ticket; a new one is the last. Returns position and ticket.
 local function enqueue()
   local queue = root .. 'q:' .. name
-  local before = redis.call('ZRANK', queue, token)
-  if not before then redis.call('ZADD', queue, next_number(), token) end
+  local ticket = redis.call('ZSCORE', queue, token)
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
-  return before and before + 1 or redis.call('ZCARD', queue)
+  if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
+  ticket = next_number()
+  redis.call('ZADD', queue, ticket, token)
+  return redis.call('ZCARD', queue), ticket
 end
 
 -- It may stand in line, with the limit of then.
@@ -82,8 +85,13 @@ local function refuse(theirs)
 end
 
 local function busy(holders)
-  local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
-  local reply = {'busy', holders[2] - now, position, now}
+  local position, ticket
+  if alive > 0 then
+    position, ticket = enqueue()
+  else
+    position, ticket = redis.call('ZCARD', root .. 'q:' .. name) + 1, 0
+  end
+  local reply = {'busy', holders[2] - now, position, now, ticket}
   for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
