@@ -145,7 +145,7 @@ class Keeper:
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait for so long until nothing is due and every debt was paid; for a process that ends."""
+        """Wait for so long until nothing is due and all debts are paid; for a process that ends."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
