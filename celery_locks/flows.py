@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -38,6 +38,16 @@ ALIVE = 3 * REPOLL
 _NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
 
 
+class How(TypedDict, total=False):
+    """What only tasks ask for: a token from, and a keeper in, another process; see ``verbs``."""
+
+    token: str
+    kept_elsewhere: bool
+    ask_done: bool
+    frees: tuple[str, str]
+    replaces: bool
+
+
 def new_token() -> str:
     """Random, one for each attempt to acquire."""
     return os.urandom(12).hex()
@@ -63,16 +73,12 @@ class Flows(Generic[L]):
         spec: LockSpec,
         holder: Holder,
         on_lost: OnLost | None = None,
-        *,
-        token: str = "",
-        kept_elsewhere: bool = False,
-        ask_done: bool = False,
+        **how: Unpack[How],
     ) -> Flow[L | Conflict | Done]:
-        """``token`` is given when another process (the worker's main one) keeps the lease."""
-        token = token or new_token()
+        token = how.get("token") or new_token()
         began = now()
         try:
-            answer, sent_at = yield from self._ask(spec, token, holder, ask_done)
+            answer, sent_at = yield from self._ask(spec, token, holder, how)
         except BaseException as error:
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
@@ -90,20 +96,20 @@ class Flows(Generic[L]):
         if isinstance(answer, Done):
             return answer
         lease = self._lease_class(spec, token, answer, sent_at, on_lost)
-        if not kept_elsewhere:
+        if not how.get("kept_elsewhere"):
             keeper.keep(lease, self._store, self.verbs)
         events.emit("acquired", spec.name, token, answer, waited=now() - began)
         return lease
 
     def _ask(
-        self, spec: LockSpec, token: str, holder: Holder, ask_done: bool
+        self, spec: LockSpec, token: str, holder: Holder, how: How
     ) -> Flow[tuple[int | Conflict | Done, float]]:
         patience_ends = now() + (spec.wait or 0.0)
         root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = None
         if spec.wait:
             channel = yield Listen(root, token, connect=False, budget=budget)
-        call = self._call(spec, token, holder, channel, ask_done)
+        call = self._call(spec, token, holder, channel, how)
         while True:
             sent_at = now()
             answer = yield call
@@ -121,15 +127,22 @@ class Flows(Generic[L]):
                 # Others wait for us to confirm: ask with the call that lies ready.
                 continue
             channel = yield Listen(root, token, connect=True, budget=budget)
-            call = self._call(spec, token, holder, channel, ask_done)
+            call = self._call(spec, token, holder, channel, how)
 
     def _call(
-        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, ask_done: bool
+        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, how: How
     ) -> Call:
         """Who has no channel yet asks without queueing."""
         alive = ALIVE if channel else 0.0
         return self.verbs.acquire(
-            spec, token, holder, alive=alive, channel=channel or "-", ask_done=ask_done
+            spec,
+            token,
+            holder,
+            alive=alive,
+            channel=channel or "-",
+            ask_done=how.get("ask_done", False),
+            frees=how.get("frees", ("", "")),
+            replaces=how.get("replaces", False),
         )
 
     @staticmethod

@@ -67,8 +67,8 @@ class Debt:
     """Something to be given back, as long as that makes a difference.
 
     A question that was never answered may still be on its way, in a buffer of the network or of a
-    server that stands still, and be granted after the give-back. What is ``doubtful`` like this is
-    given back again, ever more rarely, for as long as such a grant could last.
+    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way
+    is given back again, ever more rarely, for as long as such a grant could last.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Keeper:
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait for so long until nothing is due and all debts are paid; for a process that ends."""
+        """Wait until nothing is due and every debt is paid, for so long; at a process's end."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)

@@ -21,10 +21,13 @@ from celery.states import READY_STATES, RETRY
 
 from celery_locks import events, policy
 from celery_locks import options as lock_options
+from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -33,7 +36,6 @@ from celery_locks.store.verbs import Done
 
 logger = logging.getLogger("celery_locks")
 
-HEADER = "celery_locks"
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
 
@@ -122,8 +124,14 @@ class Execution:
             on_lost=self._interrupter.lost,
             token=given.get("token", ""),
             kept_elsewhere=kept_elsewhere,
-            ask_done=self._may_be_a_copy(),
+            ask_done=self._may_be_a_copy() or "queued" in self.note,
+            frees=self._queued() if self.options.scope == "queued" else ("", ""),
         )
+
+    def _queued(self) -> tuple[str, str]:
+        """Name and token of the lock that this message held in the queue."""
+        name, token = self.note.get("queued") or ("", "")
+        return name, token
 
     def _holder(self) -> Holder:
         process = this_process()
@@ -186,7 +194,7 @@ class Execution:
 
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
-        if self.options.on_retry != "keep":
+        if self.options.on_retry != "keep" and self.options.scope != "queued+running":
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
@@ -212,11 +220,19 @@ class Execution:
 
     def _conflict(self, conflict: Conflict) -> Any:
         decision = policy.on_conflict(conflict, self.options, self._situation())
-        if decision.kind == "skip":
-            return self._skip(conflict)
         if decision.kind == "requeue":
             self._requeue(conflict.name, decision)
+        self._leave_queue()
+        if decision.kind == "skip":
+            return self._skip(conflict)
         raise LockConflict(conflict)
+
+    def _leave_queue(self) -> None:
+        """This message will not run, and not come back: others may queue."""
+        name, token = self._queued()
+        if token:
+            until = now() + self.options.pending_ttl
+            keeper.give_back(name, token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _situation(self) -> Situation:
         request = self.request
@@ -288,7 +304,9 @@ class Execution:
                 error,
             )
             events.emit("unlocked", name, task=self.task.name, why=str(error))
+            self._leave_queue()
             return self._call(call)
+        self._leave_queue()
         raise error
 
     def _already_done(self, name: str) -> None:
@@ -304,7 +322,7 @@ class Execution:
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
-        if "since" in self.note and self.request.headers:
+        if self.note.keys() - {"options"} and self.request.headers:
             kept = {word: value for word, value in self.note.items() if word == "options"}
             self.request.headers = {**self.request.headers, HEADER: kept}
 

@@ -2,6 +2,8 @@
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
+--      11 name, 12 token of another lock to give back when this one is granted, or ''
+--      13 '1' to take the place of a holder that is a message nobody has begun (attempt 0)
 -- returns the fence (an integer): granted
 --         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
@@ -28,6 +30,10 @@ end
 
 local function take()
   local fence = grant(name, token, now + ttl, rest)
+  if ARGV[12] ~= '' then
+    if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
+    redis.call('HDEL', records, ARGV[12])
+  end
   forget_lapsed_names()
   return fence
 end
@@ -115,7 +121,18 @@ if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
   if theirs and theirs ~= limit then return refuse(theirs) end
 end
-local former = job ~= '-' and predecessor(holders)
+-- The message that is replaced must not run when it comes: it counts as ended.
+local function replaced()
+  for i = 1, #holders, 2 do
+    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
+    if tries == '0' then
+      redis.call('SET', root .. 'd:' .. theirs, 1, 'PX', math.max(ttl, holders[i + 1] - now))
+      return holders[i]
+    end
+  end
+end
+
+local former = job ~= '-' and predecessor(holders) or ARGV[13] == '1' and replaced()
 if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end

@@ -11,7 +11,7 @@
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.
--- A waiter has fence 0 and, as since, the moment until which it counts as alive.
+-- Attempt 0 is a message that nobody has begun. A waiter has fence 0 and, as since, the moment until which it counts as alive.
 --
 -- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
 
