@@ -58,7 +58,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Nap:
-    """Sleep until woken for ``token``, but no longer than ``seconds``; answered with True if woken."""
+    """Sleep until woken for ``token``, at most ``seconds``; answered with True if woken."""
 
     root: str
     token: str
