@@ -42,7 +42,6 @@ class Ward:
     token: str
     locks: AppLocks
     ttl: float
-    on_lost: str
     in_child: bool
     due: float
     message: Message | None = None
@@ -120,7 +119,7 @@ class Wards:
         if not children and not message:
             return
         due = now() + options.ttl / 3 if children else math.inf
-        ward = Ward(request.lock_token, locks, options.ttl, options.on_lost, children, due, message)
+        ward = Ward(request.lock_token, locks, options.ttl, children, due, message)
         self._wards[ward.token] = ward
         if not self._is_taken_on:
             self._is_taken_on = True
@@ -236,8 +235,8 @@ class Wards:
         )
 
     def _tell(self, ward: Ward) -> None:
-        """The lease was lost while the child runs: have it raise ``LeaseLost``."""
-        if ward.on_lost != "raise" or ward.token not in self._wards or not SIGNAL:
+        """The lease was lost while the child runs: have it look, and raise or mark it there."""
+        if ward.token not in self._wards or not SIGNAL:
             return
         pidfd = self._pidfds.get(ward.pid or 0)
         if pidfd is not None:
