@@ -34,6 +34,8 @@ from celery_locks.store.scripts import Command
 
 logger = logging.getLogger("celery_locks")
 
+_SECOND_LOOK = 0.25
+
 
 @dataclass(slots=True)
 class Ward:
@@ -48,6 +50,13 @@ class Ward:
     pid: int | None = None
     name: str | None = None
     is_dead: bool = False
+    looks: int = 0  # how often the store knew nothing of it since it died
+    until: float = math.inf  # then whatever a dead one held has lapsed
+
+    def die(self) -> None:
+        if not self.is_dead:
+            self.is_dead, self.looks = True, 0
+            self.due, self.until = now(), now() + self.ttl
 
 
 class Message:
@@ -141,7 +150,7 @@ class Wards:
         """Celery says that the process is gone; the pidfd usually said so before."""
         ward = self._wards.get(token)
         if ward and ward.in_child:
-            ward.is_dead, ward.due = True, now()
+            ward.die()
             keeper.wake_by(ward.due)
 
     def last_look(self) -> None:
@@ -168,7 +177,7 @@ class Wards:
         os.close(self._pidfds.pop(pid))
         dead = [ward for ward in list(self._wards.values()) if ward.pid == pid]
         for ward in dead:
-            ward.is_dead, ward.due = True, now()
+            ward.die()
         self.run()
 
     def run(self) -> None:
@@ -192,18 +201,20 @@ class Wards:
         """Ask the store which locks these tokens have; usually one call."""
         for locks in {id(ward.locks): ward.locks for ward in wards}.values():
             tokens = {ward.token: ward for ward in wards if ward.locks is locks}
-            for root in locks.verbs.roots:
-                try:
-                    found = locks.keeper_store.perform(
-                        locks.verbs.locate(root, list(tokens), keeper.patience())
-                    )
-                except LockUnavailable as error:
-                    logger.warning(
-                        "the locks of %d tasks are not known yet: %s", len(tokens), error
-                    )
-                    continue
-                for token, (name, holder) in found.items():
-                    self._found(tokens[token], name, holder)
+            if all([self._look_in(root, locks, tokens) for root in locks.verbs.roots]):
+                for ward in tokens.values():
+                    ward.looks += 1
+
+    def _look_in(self, root: str, locks: AppLocks, tokens: dict[str, Ward]) -> bool:
+        call = locks.verbs.locate(root, list(tokens), keeper.patience())
+        try:
+            found = locks.keeper_store.perform(call)
+        except LockUnavailable as error:
+            logger.warning("the locks of %d tasks are not known yet: %s", len(tokens), error)
+            return False
+        for token, (name, holder) in found.items():
+            self._found(tokens[token], name, holder)
+        return True
 
     def _found(self, ward: Ward, name: str, holder: Any) -> None:
         if holder.fence == 0 and not ward.is_dead:
@@ -220,13 +231,20 @@ class Wards:
     def _settle(self, ward: Ward) -> None:
         """What comes next for it: to be freed, nothing more, or another look."""
         if ward.is_dead:
-            self.ended(ward.token)
-            if ward.name:
-                self._free(ward, ward.name)
+            self._bury(ward)
         elif ward.name:
             ward.due = math.inf
         else:
             ward.due = now() + ward.ttl / 3
+
+    def _bury(self, ward: Ward) -> None:
+        """Looked for twice: its last question may have reached the store after our first look."""
+        if ward.name is None and ward.looks < 2 and now() < ward.until:
+            ward.due = now() + _SECOND_LOOK
+            return
+        self.ended(ward.token)
+        if ward.name:
+            self._free(ward, ward.name)
 
     def _free(self, ward: Ward, name: str) -> None:
         logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
