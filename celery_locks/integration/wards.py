@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease
+from celery_locks.lease import BaseLease, State
 from celery_locks.model import LockSpec
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
@@ -57,6 +57,18 @@ class Ward:
         if not self.is_dead:
             self.is_dead, self.looks = True, 0
             self.due, self.until = now(), now() + self.ttl
+
+
+class WardLease(BaseLease):
+    """What the main process renews for a child.
+
+    That the store no longer has it may mean that the child has just released it, so nothing is
+    said here: the child is asked to look, and says it if it was a loss.
+    """
+
+    def lose(self, reason: str) -> None:
+        if self._finish(State.LOST, reason) and self._on_lost:
+            self._on_lost(self, LeaseLost(self.name, reason))
 
 
 class Message:
@@ -225,8 +237,10 @@ class Wards:
             self._watch(ward)
         if not ward.is_dead:
             spec = LockSpec(name, ward.ttl)
-            lease = BaseLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
+            lease = WardLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
             keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
+            if ward.token not in self._wards:  # it ended meanwhile, in the main thread
+                keeper.discard(ward.token)
 
     def _settle(self, ward: Ward) -> None:
         """What comes next for it: to be freed, nothing more, or another look."""
@@ -253,7 +267,7 @@ class Wards:
         )
 
     def _tell(self, ward: Ward) -> None:
-        """The lease was lost while the child runs: have it look, and raise or mark it there."""
+        """The lease ended while the child runs: have it look, and raise or mark a loss there."""
         if ward.token not in self._wards or not SIGNAL:
             return
         pidfd = self._pidfds.get(ward.pid or 0)
