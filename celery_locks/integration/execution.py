@@ -34,6 +34,7 @@ from celery_locks.store.verbs import Done
 logger = logging.getLogger("celery_locks")
 
 HEADER = "celery_locks"
+_UNARMED = nullcontext()
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
 
@@ -147,7 +148,7 @@ class Execution:
             self.release(keep, ended)
 
     def _call(
-        self, call: Callable[..., Any], armed: AbstractContextManager[None] = nullcontext()
+        self, call: Callable[..., Any], armed: AbstractContextManager[None] = _UNARMED
     ) -> Any:
         token = _current.set(self)
         try:

@@ -117,9 +117,7 @@ _timer: _Timer | None = None
 
 
 @contextmanager
-def _main_thread(
-    lease: Lease, *, raises: bool = True
-) -> Iterator[Callable[[LeaseLost], None]]:
+def _main_thread(lease: Lease, *, raises: bool = True) -> Iterator[Callable[[LeaseLost], None]]:
     _running[lease] = raises
     try:
         _arm()
@@ -152,11 +150,9 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
     for lease in tuple(_running):
         if isinstance(lease, KeptElsewhere):
             lease.ask()
-        if lease.state is State.LOST:
-            # Raised once: the exception may meet the task on its way out, and nobody would forget
-            # the lease then.
-            if _running.pop(lease, False):
-                lease.check()
+        # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
+        if lease.state is State.LOST and _running.pop(lease, False):
+            lease.check()
     pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
     _arm(after=min(pauses, default=0.0))
 
@@ -223,8 +219,8 @@ def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     try:
-        yield lambda error: (
-            raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
+        yield (
+            lambda error: raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
         )
     finally:
         raise_in(thread_id, None)

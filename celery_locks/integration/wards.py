@@ -213,9 +213,9 @@ class Wards:
         """Ask the store which locks these tokens have; usually one call."""
         for locks in {id(ward.locks): ward.locks for ward in wards}.values():
             tokens = {ward.token: ward for ward in wards if ward.locks is locks}
-            if all([self._look_in(root, locks, tokens) for root in locks.verbs.roots]):
-                for ward in tokens.values():
-                    ward.looks += 1
+            answers = [self._look_in(root, locks, tokens) for root in locks.verbs.roots]
+            for ward in tokens.values():
+                ward.looks += all(answers)
 
     def _look_in(self, root: str, locks: AppLocks, tokens: dict[str, Ward]) -> bool:
         call = locks.verbs.locate(root, list(tokens), keeper.patience())

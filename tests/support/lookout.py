@@ -56,9 +56,7 @@ class Lookout:
         """How long after the run's last sign the lock was first seen free."""
         free = [look.after for look in self._looks[key] if look.before > run.last_sign]
         found = [
-            look.after
-            for look in self._looks[key]
-            if look.before > run.last_sign and not look.held
+            look.after for look in self._looks[key] if look.before > run.last_sign and not look.held
         ]
         assert found, f"never seen free in {len(free)} looks after the run"
         return found[0] - run.last_sign

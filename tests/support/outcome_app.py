@@ -293,11 +293,15 @@ def call_another(self: Any, key: str) -> None:
 
 @app.task(bind=True, base=LockedTask)
 @single_instance(key="{key}", ttl=1)
-def race(self: Any, key: str, late: float) -> str:
-    """Takes the lock from itself and ends at the moment when it is told so, or ``late`` after."""
+def race(self: Any, key: str, late: float, renewed: bool) -> str:
+    """Takes the lock from itself and ends at the moment when it is told so, or ``late`` after.
+
+    With ``renewed`` only after the main process has taken on the renewing, so that it tells too.
+    """
     lease = self.lock
-    locks = locks_of(app)
-    admin.force_release(locks, key)
+    if renewed:
+        time.sleep(lease.ttl / 3 + 0.1)
+    admin.force_release(locks_of(app), key)
     # A child asks by itself with a third of the ttl left; in one process the keeper tells.
     asks_at = lease.deadline - lease.ttl / 3
     while lease.state is State.HELD and now() < asks_at - 0.02:

@@ -80,7 +80,9 @@ class Stage:
 
     def wait_wrote(self, key: str, what: str, deadline: float = 20.0) -> None:
         wait_until(
-            lambda: self.journal.wrote(key, what), deadline, what=f"{what!r} in the journal of {key}"
+            lambda: self.journal.wrote(key, what),
+            deadline,
+            what=f"{what!r} in the journal of {key}",
         )
 
     def wait_runs(self, key: str, count: int, deadline: float = 20.0) -> list[Run]:

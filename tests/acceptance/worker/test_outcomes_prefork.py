@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask
-from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.leftovers import is_alive
+from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -118,9 +118,7 @@ def test_lock_is_free_when_the_task_has_been_struck_down(
     assert stage.journal.wrote(key, "ends by itself") == deaf
 
 
-def test_lock_is_not_taken_by_a_task_revoked_before_it_starts(
-    stage: Stage, worker: Worker
-) -> None:
+def test_lock_is_not_taken_by_a_task_revoked_before_it_starts(stage: Stage, worker: Worker) -> None:
     """Nothing was taken, so nothing may be left; the same for one that expired."""
     key = new_key("revoked")
     revoked = f"id-{key}"

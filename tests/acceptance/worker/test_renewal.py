@@ -67,7 +67,13 @@ class Trial:
         return made
 
     def add(
-        self, name: str, kind: str, worker: Worker, queue: str, *, stage: Stage | None = None,
+        self,
+        name: str,
+        kind: str,
+        worker: Worker,
+        queue: str,
+        *,
+        stage: Stage | None = None,
         **more: Any,
     ) -> None:
         key = new_key(name)
