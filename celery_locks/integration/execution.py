@@ -117,6 +117,7 @@ class Execution:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
@@ -155,7 +156,8 @@ class Execution:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            return self._call(call, armed=self._armed(self.lease))
+            raises = self.options.on_lost == "raise"
+            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
@@ -186,11 +188,6 @@ class Execution:
                 return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
-
-    def _armed(self, lease: Lease) -> AbstractContextManager[None]:
-        if self.options.on_lost == "warn":
-            return nullcontext()
-        return self._interrupter.armed(lease)
 
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
