@@ -121,22 +121,25 @@ class Flows(Generic[L]):
             sent_at = now()
             answer = yield call
             if isinstance(answer, Done):
+                if channel:  # it may have been handed the lock, or stand in line
+                    yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
             if not isinstance(answer, Conflict):
                 self._refuse_late(spec, sent_at)
                 return answer, sent_at, spec.ttl
             left = patience_ends - now()
-            if left <= 0:
+            # Behind its own twin nobody waits: it could only learn that the work is done.
+            if left <= 0 or answer.has_twin_of(holder.task_id, holder.attempt):
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                if fence > answer.ticket and not how.get("kept_elsewhere") and _is_fresh(sent_at):
+                if fence > answer.ticket and not holder.task_id and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     return fence, sent_at, CLAIM
                 if fence:
-                    # Others wait for us to confirm: ask with the call that lies ready.
+                    # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
             call = self._call(spec, token, holder, channel, how)

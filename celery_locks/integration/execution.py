@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 
@@ -309,7 +310,8 @@ class Execution:
     def _already_done(self, name: str) -> None:
         """A copy of this message has run to its end: this one has nothing to do."""
         task, request = self.task, self.request
-        if not (request.ignore_result or task.ignore_result):
+        has_result = not isinstance(task.backend, DisabledBackend)
+        if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state
             if state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.
