@@ -1,6 +1,6 @@
 """An external API that allows three calls at once, and six workers that would make more.
 
-    python -m examples.semaphore
+python -m examples.semaphore
 """
 
 import time
