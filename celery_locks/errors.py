@@ -4,6 +4,7 @@
 
     LockError
     ├── LockConflict               others hold the lock
+    │   ├── AlreadyQueued          at publish: the same call waits or runs already
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
     ├── LockUnavailable            the lock server gave no usable answer
@@ -61,6 +62,22 @@ class LockConflict(LockError):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
+
+
+class AlreadyQueued(LockConflict):
+    """The same call is in the queue or running; nothing was published."""
+
+    @property
+    def task_id(self) -> str | None:
+        return self.holder.task_id if self.holder else None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the other one was published, or began to run."""
+        return self.conflict.age
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
 
 
 class TaskLockAcquireError(LockConflict):

@@ -44,6 +44,7 @@ class Charge:
     store: Store
     verbs: Verbs
     due: float
+    failed: bool = False
 
     @property
     def name(self) -> str:
@@ -51,10 +52,12 @@ class Charge:
 
     def plan(self, again: bool = False) -> None:
         """A third of the ttl from now; at once if the ttl was changed while we renewed."""
+        self.failed = False
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
+        self.failed = True
         gap = max(0.05, self.lease.ttl / 20)
         self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
 
@@ -64,8 +67,8 @@ class Debt:
     """Something to be given back, as long as that makes a difference.
 
     A question that was never answered may still be on its way, in a buffer of the network or of a
-    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way is
-    given back again, ever more rarely, for as long as such a grant could last.
+    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way
+    is given back again, ever more rarely, for as long as such a grant could last.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Debt:
     verbs: Verbs
     until: float
     doubtful: bool = False
+    kept_until: float = 0.0
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
@@ -136,13 +140,17 @@ class Keeper:
         verbs: Verbs,
         until: float,
         doubtful: bool = False,
+        keep: float = 0.0,
     ) -> None:
-        """Release this token as soon as the store can be reached, if that is before ``until``."""
-        self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
+        """Release this token as soon as the store can be reached, if that is before ``until``.
+
+        ``keep`` as in the verb: the slot stays taken for so long from now.
+        """
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep)
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is due and every debt was paid, for so long; for a process that exits."""
+        """Wait until nothing is due and every debt is paid, for so long; at a process's end."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
@@ -213,8 +221,13 @@ class Keeper:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            if chore.due <= now():
-                chore.run()
+            try:
+                if chore.due <= now():
+                    chore.run()
+            except Exception:
+                # Not at the price of the renewals, which come next, nor of the processor.
+                logger.exception("a chore of the lock keeper failed")
+                original("time", "sleep")(0.01)
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
@@ -233,9 +246,13 @@ class Keeper:
         if not any(charge.due <= moment for charge in charges):
             return
         rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
-        budget = self.patience(len(rounds))
-        for batch in rounds:
-            self._renew(batch, budget)
+        # What failed last time comes last. What answers leaves its time to the rest, so a slow but
+        # living server has more of it than an equal share.
+        rounds.sort(key=lambda batch: any(charge.failed for charge in batch))
+        ends = moment + self.patience()
+        for still, batch in zip(reversed(range(len(rounds))), rounds, strict=True):
+            left = ends - now()
+            self._renew(batch, max(0.05, left / 2 if still else left))
 
     def _drop_ended(self) -> None:
         """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""
@@ -299,7 +316,8 @@ class Keeper:
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
-            debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
+            keep = max(0.0, debt.kept_until - now())
+            debt.store.perform(debt.verbs.release(debt.name, debt.token, keep=keep, budget=budget))
         except Exception as error:
             if not isinstance(error, LockUnavailable):
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)

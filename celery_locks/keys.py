@@ -101,7 +101,8 @@ def check_template(template: str, signature: inspect.Signature, where: str) -> N
         first = place.replace("[", ".").split(".")[0]
         if not first or first.isdigit():
             raise LockUsageError(
-                f"{where}: the lock key {template!r} has {{{place}}}; write a parameter's name in it"
+                f"{where}: the lock key {template!r} has {{{place}}}; "
+                "write a parameter's name in it"
             )
         if first not in known and not _takes_anything(signature):
             raise LockUsageError(

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 from celery_locks.errors import LockUsageError
@@ -100,8 +100,8 @@ class Holder:
 
     @property
     def attempt(self) -> int:
-        """One number that grows with every message of the job."""
-        return self.replaced * REPLACED + self.retries
+        """One number that grows with every message of the job; 0 while the first is only queued."""
+        return self.replaced * REPLACED + self.retries + 1
 
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
@@ -128,14 +128,20 @@ class Holder:
 
     def about(self) -> str:
         """The part that is stored as said; task id and retries have fields of their own."""
-        said = {
-            "task": self.task,
-            "worker": self.worker,
-            "host": self.host,
-            "pid": self.pid,
-            "extra": dict(self.extra),
-        }
-        return json.dumps({key: value for key, value in said.items() if value})
+        if self.extra:
+            return _about(self.task, self.worker, self.host, self.pid, extra=dict(self.extra))
+        return _usual_about(self.task, self.worker, self.host, self.pid)
+
+
+def _about(
+    task: str | None, worker: str | None, host: str | None, pid: int | None, **extra: Any
+) -> str:
+    said = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
+    return json.dumps({key: value for key, value in said.items() if value})
+
+
+# A process runs the same few tasks over and over.
+_usual_about = lru_cache(maxsize=1024)(_about)
 
 
 def this_process() -> Holder:
@@ -174,6 +180,13 @@ class Conflict:
     holders: tuple[Holder, ...]
     lapses_in: float
     position: int
+    as_of: float = 0.0
+    ticket: int = 0  # our place in line, from the counter that fences come from
+
+    @property
+    def age(self) -> float:
+        """Seconds that the first holder has had it, by the server's clock."""
+        return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, and ``from_dict`` makes an equal one of it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from celery_locks.model import Conflict
-from celery_locks.options import LockOptions
+from celery_locks.options import LockOptions, OnPublish
 
 Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
@@ -53,6 +53,15 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
             return Decision("raise", "a skip would hand its value to the next link")
         return Decision("skip", "the lock is busy")
     return Decision("raise", "the lock is busy")
+
+
+def on_duplicate(conflict: Conflict, options: LockOptions, *, id_is_frozen: bool) -> OnPublish:
+    """The same call is queued or running already, and here comes another."""
+    if id_is_frozen or not any(holder.task_id for holder in conflict.holders):
+        # Inside a canvas others wait for this very id, and a plain holder has no result to return:
+        # the run decides.
+        return "allow"
+    return "replace" if options.debounce else options.on_publish
 
 
 def on_unavailable(options: LockOptions, call: Situation) -> Decision:

@@ -23,10 +23,14 @@ from kombu.exceptions import OperationalError
 
 from celery_locks import events, keys, policy
 from celery_locks import options as lock_options
+from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
+from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name, signature_of
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -35,7 +39,6 @@ from celery_locks.store.verbs import Done
 
 logger = logging.getLogger("celery_locks")
 
-HEADER = "celery_locks"
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
 
@@ -82,6 +85,7 @@ class Execution:
         self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
+        self.token = ""
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -97,15 +101,25 @@ class Execution:
         self.locks: AppLocks = locks_of(self.task.app)
         try:
             answer = self._acquire(name)
+            if isinstance(answer, Lease):
+                self.lease = answer
         except LockUnavailable as error:
             return self._unavailable(name, error, call)
+        except BaseException:
+            # A time limit may strike between the grant and our knowing of it.
+            self._abandon(name)
+            raise
         if isinstance(answer, Done):
             return self._already_done(name)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
-        self.lease = answer
         self._forget_conflicts()
         return self._run_locked(call)
+
+    def _abandon(self, name: str) -> None:
+        keeper.discard(self.token)
+        until = now() + self.options.ttl
+        keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _holding(self, name: str) -> Execution | None:
         """Of the calls we are within, the one that has this lock."""
@@ -117,15 +131,23 @@ class Execution:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        self.token = given.get("token") or new_token()
+        self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
             KeptElsewhere if kept_elsewhere else Lease,
             on_lost=self._interrupter.lost,
-            token=given.get("token", ""),
+            token=self.token,
             kept_elsewhere=kept_elsewhere,
-            ask_done=self._may_be_a_copy(),
+            ask_done=self._may_be_a_copy() or "queued" in self.note,
+            frees=self._queued() if self.options.scope == "queued" else ("", ""),
         )
+
+    def _queued(self) -> tuple[str, str]:
+        """Name and token of the lock that this message held in the queue."""
+        name, token = self.note.get("queued") or ("", "")
+        return name, token
 
     def _holder(self) -> Holder:
         process = this_process()
@@ -149,7 +171,8 @@ class Execution:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            return self._call(call, armed=self._armed(self.lease))
+            raises = self.options.on_lost == "raise"
+            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
@@ -181,14 +204,9 @@ class Execution:
         finally:
             _current.reset(token)
 
-    def _armed(self, lease: Lease) -> AbstractContextManager[None]:
-        if self.options.on_lost == "warn":
-            return nullcontext()
-        return self._interrupter.armed(lease)
-
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
-        if self.options.on_retry != "keep":
+        if self.options.on_retry != "keep" and self.options.scope != "queued+running":
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
@@ -214,11 +232,19 @@ class Execution:
 
     def _conflict(self, conflict: Conflict) -> Any:
         decision = policy.on_conflict(conflict, self.options, self._situation())
-        if decision.kind == "skip":
-            return self._skip(conflict)
         if decision.kind == "requeue":
             self._requeue(conflict.name, decision)
+        self._leave_queue()
+        if decision.kind == "skip":
+            return self._skip(conflict)
         raise LockConflict(conflict)
+
+    def _leave_queue(self) -> None:
+        """This message will not run, and not come back: others may queue."""
+        name, token = self._queued()
+        if token:
+            until = now() + self.options.pending_ttl
+            keeper.give_back(name, token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _situation(self) -> Situation:
         request = self.request
@@ -277,7 +303,7 @@ class Execution:
         raise Ignore(decision.why)
 
     def _publish(self, again: Any, name: str) -> None:
-        """Until it succeeds: the message may be acknowledged already, then nobody else has the job."""
+        """Until it succeeds: if the message is acknowledged already, nobody else has the job."""
         while True:
             try:
                 again.apply_async()
@@ -307,7 +333,9 @@ class Execution:
                 error,
             )
             events.emit("unlocked", name, task=self.task.name, why=str(error))
+            self._leave_queue()
             return self._call(call)
+        self._leave_queue()
         raise error
 
     def _already_done(self, name: str) -> None:
@@ -324,7 +352,7 @@ class Execution:
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
-        if "since" in self.note and self.request.headers:
+        if self.note.keys() - {"options"} and self.request.headers:
             kept = {word: value for word, value in self.note.items() if word == "options"}
             self.request.headers = {**self.request.headers, HEADER: kept}
 

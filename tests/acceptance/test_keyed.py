@@ -1,4 +1,4 @@
-"""Which lock a task takes, as a real worker takes it: placements, kinds of tasks, kinds of calls."""
+"""Which lock a real worker takes: every placement, kind of task and kind of call."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def test_every_kind_of_task_takes_its_lock(rig: Rig, task: str) -> None:
         ("callable_", (1,), {"other": 5}, "callable:1"),
     ],
 )
-def test_keys_are_made_of_arguments(
-    rig: Rig, task: str, args: Any, kwargs: Any, lock: str
-) -> None:
+def test_keys_are_made_of_arguments(rig: Rig, task: str, args: Any, kwargs: Any, lock: str) -> None:
     assert rig.task(task).apply_async(args, kwargs).get(timeout=PATIENCE) == lock
 
 

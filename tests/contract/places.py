@@ -107,7 +107,7 @@ class ExternalPlace(Place):
     """Its data is not ours: only our keys are ever deleted."""
 
     def wipe(self) -> None:
-        for key in self._scan(f"{self.prefix}:*"):
+        for key in self._scan(f"{self.prefix}*"):
             self.raw.delete(key)
 
     def close(self) -> None:

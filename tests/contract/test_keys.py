@@ -142,6 +142,7 @@ def test_prefixes_are_apart(place: Place, kind: str) -> None:
     one = place.face(kind)
     place.prefix += "x"
     two = place.face(kind)
+    place.prefix = place.prefix[:-1]
     first, second = one.acquire("a"), two.acquire("a")
     assert first
     assert second

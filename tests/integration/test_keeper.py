@@ -13,6 +13,7 @@ from celery_locks.keeper import keeper
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.child import run_python
 from tests.support.news import News
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Any]
@@ -168,3 +169,16 @@ def test_thread_that_cannot_start_is_no_silent_keeper(valkey: EmbeddedServer) ->
             time.sleep(0.01)
         """
     )
+
+
+def test_dead_server_costs_a_living_one_nothing(
+    locks: Open, valkey: EmbeddedServer, proxy: Proxy, news: News
+) -> None:
+    """Leases on both, one thread: the silent one is asked last and cannot use up the time."""
+    dead = [locks(proxy.url).acquire(f"dead{n}", ttl=1.5) for n in range(4)]
+    alive = locks(valkey.url).acquire("alive", ttl=1.5)
+    proxy.black_hole()
+    for lease in dead:
+        news.wait(lease, "lost", 3)
+    assert alive.state is State.HELD
+    assert not {"lost", "suspended"} & set(news.of(alive))

@@ -221,7 +221,7 @@ def lock_here() -> str | None:
 
 
 def _add_placements(app: Celery) -> None:
-    """``@single_instance`` wherever DESIGN.md says that it may stand; each answers with its lock."""
+    """``@single_instance`` wherever it may stand; each task answers with its lock."""
 
     @app.task(base=LockedTask, name="below_locked", shared=False)
     @single_instance(key="below_locked:{n}")

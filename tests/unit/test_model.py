@@ -74,7 +74,7 @@ def test_spec_that_is_allowed() -> None:
 
 
 def test_holder_as_dict_is_json_safe() -> None:
-    holder = Holder("t", 3, "id", "task", 1, "w", "h", 9, {"queue": "q"})
+    holder = Holder(token="t", fence=3, task_id="id", pid=9, extra={"queue": "q"})
     said = json.loads(json.dumps(holder.as_dict()))
     assert said["task_id"] == "id"
     assert said["extra"] == {"queue": "q"}
@@ -103,6 +103,19 @@ def test_info_remaining_is_that_of_the_first_to_lapse() -> None:
     assert LockInfo("a", 2, holders, as_of=10.0).remaining == 2.0
     assert LockInfo("a", 2, holders, as_of=20.0).remaining == 0.0
     assert LockInfo("a", 2, ()).remaining == 0.0
+
+
+def test_conflict_survives_json() -> None:
+    """A result backend that speaks JSON must give back what was refused, and by whom."""
+    holder = Holder(token="t", fence=3, task_id="id", task="x", retries=1, replaced=2, ttl=5.0)
+    value = Conflict("a", (holder, Holder(extra={"x": 1})), 1.5, 2)
+    assert Conflict.from_dict(json.loads(json.dumps(value.as_dict()))) == value
+
+
+def test_attempt_grows_with_retries_and_replacements() -> None:
+    said = [Holder(retries=0), Holder(retries=9), Holder(replaced=1), Holder(replaced=1, retries=1)]
+    attempts = [holder.attempt for holder in said]
+    assert attempts == sorted(set(attempts))
 
 
 def test_values_survive_pickling() -> None:

@@ -8,6 +8,7 @@ import redis
 import redis.asyncio
 
 from celery_locks.errors import LockUsageError
+from celery_locks.store.resp import pack
 from celery_locks.store.site import Site, from_client, from_url
 
 
@@ -155,6 +156,13 @@ def test_connection_to_a_sentinel_has_the_sentinels_login() -> None:
     site = Site(
         "sentinel", (("s", 1),), {"password": "p"}, service="m", sentinel_kwargs={"password": "q"}
     )
-    assert site.connection(("s", 1), 1).credential_provider is None
-    assert site.connection(("s", 1), 1).password == "q"
-    assert site.connection(("primary", 1), 1).password == "p"
+    assert site.greetings(("s", 1)) == [pack("AUTH", "q")]
+    assert site.greetings(("primary", 1)) == [pack("AUTH", "p")]
+    assert site.connection(("primary", 1), 1).password is None, "redis-py would say it again"
+
+
+def test_greetings_are_login_name_and_database() -> None:
+    site = from_url("redis://u:p@h/3?client_name=me")
+    said = [pack("AUTH", "u", "p"), pack("CLIENT", "SETNAME", "me"), pack("SELECT", 3)]
+    assert site.greetings(("h", 6379)) == said
+    assert from_url("redis://h/0").greetings(("h", 6379)) == []
