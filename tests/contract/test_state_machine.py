@@ -30,7 +30,7 @@ from celery_locks.store.verbs import Renewal, Verbs
 from celery_locks.testing.servers import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 500, 60_000  # ms, as common.lua has them
+CLAIM, FORGET = 1000, 60_000  # ms, as common.lua has them
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 
@@ -78,6 +78,9 @@ class Model:
     def acquire(self, name: str, entry: Entry, alive: int) -> int | str | set[str]:
         """The fence; "limit"; or the tokens that hold it instead."""
         lock = self.locks[name]
+        twin = self.twin(lock, entry)
+        if entry.token in lock.holders and twin:
+            return self.give_way(lock, entry, twin)
         if entry.token in lock.holders:  # the answer was lost, or it confirms
             lock.holders[entry.token].until = lock.know(self.now + entry.ttl)
             return lock.holders[entry.token].fence
@@ -87,6 +90,8 @@ class Model:
             if lock.line.pop(entry.token, None):
                 self.hand_over(lock)
             return "limit"
+        if twin := self.twin(lock, entry):
+            return self.give_way(lock, entry, twin)
         for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
             if entry.job and holder.job == entry.job and holder.attempt < entry.attempt:
                 del lock.holders[holder.token]
@@ -100,6 +105,22 @@ class Model:
             until = lock.know(self.now + alive)
             lock.line[entry.token] = replace(entry, until=until, fence=ticket)
         return set(lock.holders)
+
+    def twin(self, lock: Lock, entry: Entry) -> str | None:
+        """Who runs this very message, the first to lapse; of two granted the later has one."""
+        mine = lock.holders.get(entry.token)
+        for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
+            same = entry.job and holder.job == entry.job and holder.attempt >= entry.attempt
+            first = mine is None or holder.fence < mine.fence
+            if same and first and holder.token != entry.token and holder.until > self.now:
+                return holder.token
+        return None
+
+    def give_way(self, lock: Lock, entry: Entry, twin: str) -> set[str]:
+        lock.holders.pop(entry.token, None)
+        lock.line.pop(entry.token, None)
+        self.hand_over(lock)
+        return {twin}
 
     def take(self, lock: Lock, entry: Entry) -> int:
         """A grant by acquiring also forgets names that have been lapsed for long."""
