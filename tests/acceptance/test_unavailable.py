@@ -112,6 +112,7 @@ def test_a_task_survives_that_both_servers_are_away(place: Place, key: str) -> N
             lambda: "cannot be put back" in place.worker.log, PATIENCE, what="the worker to say so"
         )
     finally:
+        print(place.worker.log[-3000:])  # shown when the test fails
         place.broker.pass_through()
         place.lock_server.resume()
     assert result.get(timeout=PATIENCE) == key
