@@ -51,7 +51,9 @@ class BaseLease:
         fence: int,
         sent_at: float,
         on_lost: OnLost | None = None,
+        granted: float | None = None,
     ) -> None:
+        """``granted`` is for how long it was granted, if not for its whole ttl."""
         self.name = spec.name
         self.ttl = spec.ttl
         self.limit = spec.limit
@@ -63,7 +65,7 @@ class BaseLease:
         self.renewals = 0
         self._since = sent_at
         self._pid = os.getpid()
-        self._deadline = trusted_until(sent_at, spec.ttl)
+        self._deadline = trusted_until(sent_at, granted or spec.ttl)
         self._suspended = False
         self._end: State | None = None
         self._reason = ""

@@ -1,0 +1,1 @@
+"""Things to run and read: ``python -m examples.demo``, or ``make demo``."""
