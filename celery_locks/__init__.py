@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_locks.aio import AsyncLocks
     from celery_locks.errors import (
+        AlreadyQueued,
         ForeignData,
         LeaseLost,
         LimitMismatch,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "aio": ("AsyncLocks",),
     "errors": (
+        "AlreadyQueued",
         "ForeignData",
         "LeaseLost",
         "LimitMismatch",
@@ -71,6 +73,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AlreadyQueued",
     "AsyncLease",
     "AsyncLocks",
     "Conflict",

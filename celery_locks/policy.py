@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from celery_locks.model import Conflict
-from celery_locks.options import LockOptions
+from celery_locks.options import LockOptions, OnPublish
 
 Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
@@ -31,7 +31,7 @@ class Situation:
     """What is known of the call at hand."""
 
     task_id: str | None
-    retries: int = 0
+    attempt: int = 0
     has_followers: bool = False  # a chain link or callback would be run on the result
     can_requeue: bool = True  # False for eager and direct calls: there is no message
     times_requeued: int = 0
@@ -41,7 +41,8 @@ class Situation:
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
     """The lock is busy."""
-    if _is_copy(conflict, call):
+    if conflict.has_twin_of(call.task_id, call.attempt):
+        # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         return _again(call, "another copy of this very message is running")
     if options.on_conflict == "requeue":
         if options.wait is not None and call.patience_used >= options.wait:
@@ -52,6 +53,15 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
             return Decision("raise", "a skip would hand its value to the next link")
         return Decision("skip", "the lock is busy")
     return Decision("raise", "the lock is busy")
+
+
+def on_duplicate(conflict: Conflict, options: LockOptions, *, id_is_frozen: bool) -> OnPublish:
+    """The same call is queued or running already, and here comes another."""
+    if id_is_frozen or not any(holder.task_id for holder in conflict.holders):
+        # Inside a canvas others wait for this very id, and a plain holder has no result to return:
+        # the run decides.
+        return "allow"
+    return "replace" if options.debounce else options.on_publish
 
 
 def on_unavailable(options: LockOptions, call: Situation) -> Decision:
@@ -66,14 +76,6 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
 def on_done(call: Situation) -> Decision:
     """Another copy of this message has ended, but its result is not to be seen yet."""
     return _again(call, "another copy of this very message has run")
-
-
-def _is_copy(conflict: Conflict, call: Situation) -> bool:
-    """Skipping a redelivered copy would acknowledge the original's message: it must come back."""
-    return call.task_id is not None and any(
-        holder.task_id == call.task_id and holder.retries >= call.retries
-        for holder in conflict.holders
-    )
 
 
 def _again(call: Situation, why: str) -> Decision:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from celery_locks import settings
-from celery_locks.flows import Flows
+from celery_locks.flows import Flows, How
 from celery_locks.lease import Lease, OnLost
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec
@@ -34,21 +34,11 @@ class AppLocks(Locks):
         holder: Holder,
         lease_class: type[Lease],
         *,
-        on_lost: OnLost | None,
-        token: str,
-        kept_elsewhere: bool,
-        ask_done: bool,
+        on_lost: OnLost | None = None,
+        **how: Unpack[How],
     ) -> Lease | Conflict | Done:
         flows = Flows(lease_class, self.keeper_store, self.verbs, self._store.unlisten)
-        flow = flows.acquire(
-            spec,
-            holder,
-            on_lost,
-            token=token,
-            kept_elsewhere=kept_elsewhere,
-            ask_done=ask_done,
-        )
-        answer = drive(flow, self._store.perform)
+        answer = drive(flows.acquire(spec, holder, on_lost, **how), self._store.perform)
         if isinstance(answer, Lease):
             answer.face = self
         return answer

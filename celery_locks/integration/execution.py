@@ -16,15 +16,20 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 
 from celery_locks import events, policy
 from celery_locks import options as lock_options
-from celery_locks.errors import LockConflict, LockError, LockUnavailable
+from celery_locks.clock import now
+from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere
+from celery_locks.integration.header import HEADER
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -33,7 +38,6 @@ from celery_locks.store.verbs import Done
 
 logger = logging.getLogger("celery_locks")
 
-HEADER = "celery_locks"
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
 
@@ -80,6 +84,7 @@ class Execution:
         self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
+        self.token = ""
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -95,15 +100,25 @@ class Execution:
         self.locks: AppLocks = locks_of(self.task.app)
         try:
             answer = self._acquire(name)
+            if isinstance(answer, Lease):
+                self.lease = answer
         except LockUnavailable as error:
             return self._unavailable(name, error, call)
+        except BaseException:
+            # A time limit may strike between the grant and our knowing of it.
+            self._abandon(name)
+            raise
         if isinstance(answer, Done):
             return self._already_done(name)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
-        self.lease = answer
         self._forget_conflicts()
         return self._run_locked(call)
+
+    def _abandon(self, name: str) -> None:
+        keeper.discard(self.token)
+        until = now() + self.options.ttl
+        keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _holding(self, name: str) -> Execution | None:
         """Of the calls we are within, the one that has this lock."""
@@ -122,15 +137,23 @@ class Execution:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        self.token = given.get("token") or new_token()
+        self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
             KeptElsewhere if kept_elsewhere else Lease,
             on_lost=self._interrupter.lost,
-            token=given.get("token", ""),
+            token=self.token,
             kept_elsewhere=kept_elsewhere,
-            ask_done=self._may_be_a_copy(),
+            ask_done=self._may_be_a_copy() or "queued" in self.note,
+            frees=self._queued() if self.options.scope == "queued" else ("", ""),
         )
+
+    def _queued(self) -> tuple[str, str]:
+        """Name and token of the lock that this message held in the queue."""
+        name, token = self.note.get("queued") or ("", "")
+        return name, token
 
     def _holder(self) -> Holder:
         process = this_process()
@@ -138,6 +161,7 @@ class Execution:
             task_id=self.request.id,
             task=self.task.name,
             retries=self.request.retries or 0,
+            replaced=self.request.replaced_task_nesting or 0,
             worker=self.request.hostname,
             host=process.host,
             pid=process.pid,
@@ -153,14 +177,16 @@ class Execution:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            with self._armed(self.lease):
-                return self._call(call)
+            raises = self.options.on_lost == "raise"
+            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
         except Reject:
             ended = False
             raise
+        except LostHere as error:
+            raise LeaseLost(error.name, error.reason) from None
         except Exception:
             raise
         except BaseException:
@@ -170,21 +196,23 @@ class Execution:
         finally:
             self.release(keep, ended)
 
-    def _call(self, call: Callable[..., Any], under: Execution | None = None) -> Any:
+    def _call(
+        self,
+        call: Callable[..., Any],
+        under: Execution | None = None,
+        armed: AbstractContextManager[None] | None = None,
+    ) -> Any:
         token = _current.set(under or self)
         try:
-            return call(*self.args, **self.kwargs)
+            # Innermost: a loss must not be raised in what follows, which others rely on.
+            with armed or nullcontext():
+                return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
 
-    def _armed(self, lease: Lease) -> AbstractContextManager[None]:
-        if self.options.on_lost == "warn":
-            return nullcontext()
-        return self._interrupter.armed(lease)
-
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
-        if self.options.on_retry != "keep":
+        if self.options.on_retry != "keep" and self.options.scope != "queued+running":
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
@@ -210,18 +238,26 @@ class Execution:
 
     def _conflict(self, conflict: Conflict) -> Any:
         decision = policy.on_conflict(conflict, self.options, self._situation())
-        if decision.kind == "skip":
-            return self._skip(conflict)
         if decision.kind == "requeue":
             self._requeue(conflict.name, decision)
+        self._leave_queue()
+        if decision.kind == "skip":
+            return self._skip(conflict)
         raise LockConflict(conflict)
+
+    def _leave_queue(self) -> None:
+        """This message will not run, and not come back: others may queue."""
+        name, token = self._queued()
+        if token:
+            until = now() + self.options.pending_ttl
+            keeper.give_back(name, token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _situation(self) -> Situation:
         request = self.request
         has_message = not (request.called_directly or request.is_eager or self.within)
         return Situation(
             task_id=request.id,
-            retries=request.retries or 0,
+            attempt=self.holder.attempt,
             has_followers=bool(request.chain or request.callbacks),
             can_requeue=has_message,
             times_requeued=int(self.note.get("times", 0)),
@@ -286,13 +322,16 @@ class Execution:
                 error,
             )
             events.emit("unlocked", name, task=self.task.name, why=str(error))
+            self._leave_queue()
             return self._call(call)
+        self._leave_queue()
         raise error
 
     def _already_done(self, name: str) -> None:
         """A copy of this message has run to its end: this one has nothing to do."""
         task, request = self.task, self.request
-        if not (request.ignore_result or task.ignore_result):
+        has_result = not isinstance(task.backend, DisabledBackend)
+        if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state
             if state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.
@@ -302,7 +341,7 @@ class Execution:
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
-        if "since" in self.note and self.request.headers:
+        if self.note.keys() - {"options"} and self.request.headers:
             kept = {word: value for word, value in self.note.items() if word == "options"}
             self.request.headers = {**self.request.headers, HEADER: kept}
 

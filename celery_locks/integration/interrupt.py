@@ -27,7 +27,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -46,6 +46,11 @@ class KeptElsewhere(Lease):
         if self._end is None and now() >= self.deadline:
             self.ask()
         super().check()
+
+    def check_renewable(self) -> None:
+        """Also past its deadline: whether it is lost is what the renewal asks."""
+        if self._end:
+            super().check()
 
     @property
     def state(self) -> State:
@@ -68,6 +73,7 @@ class Interrupter:
 
     def __init__(self) -> None:
         self._deliver: Callable[[LeaseLost], None] | None = None
+        self._arm: Any = _nothing
         self._lock = native_lock()
         self._home = threading.get_ident()
 
@@ -78,10 +84,20 @@ class Interrupter:
             if self._deliver:
                 self._deliver(error)
 
+    def prepare(self) -> None:
+        """Before the lock is asked for: from then on the main process may send the signal."""
+        self._arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
+        if self._arm is _main_thread:
+            _prepare()
+
     @contextmanager
-    def armed(self, lease: Lease) -> Iterator[None]:
-        arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
-        with arm(lease) as self._deliver:
+    def armed(self, lease: Lease, *, raises: bool) -> Iterator[None]:
+        """Without ``raises`` the lease is only marked, which one kept elsewhere needs help with."""
+        if not raises:
+            with _main_thread(lease, raises=False) if self._arm is _main_thread else nullcontext():
+                yield
+            return
+        with self._arm(lease) as self._deliver:
             try:
                 yield
             finally:
@@ -95,25 +111,20 @@ def _is_main_thread() -> bool:
 
 # Main thread: prefork children and solo.
 
-_running: Lease | None = None
+# With whether to raise in them; outermost first: a locked task may call another one directly.
+_running: dict[Lease, bool] = {}
 _timer: _Timer | None = None
 
 
 @contextmanager
-def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
-    global _running
-    outer = _running
-    _prepare()
-    _running = lease
-    _arm(lease)
+def _main_thread(lease: Lease, *, raises: bool = True) -> Iterator[Callable[[LeaseLost], None]]:
+    _running[lease] = raises
     try:
+        _arm()
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
     finally:
-        _running = outer
-        if outer:
-            _arm(outer)
-        elif _timer:
-            _timer.set(0.0)
+        _running.pop(lease, None)
+        _arm()
 
 
 def _prepare() -> None:
@@ -123,22 +134,27 @@ def _prepare() -> None:
         _timer = _Timer()
 
 
-def _arm(lease: Lease, after: float = 0.0) -> None:
-    """Early enough that a lease kept elsewhere can be asked for more than once before its end."""
+def _arm(after: float = 0.0) -> None:
+    """For the first of the running; disarm if there is none."""
     if _timer:
-        early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
-        _timer.set(max(0.01, after, lease.deadline - early - now()))
+        dues = [lease.deadline - _early(lease) for lease in _running]
+        _timer.set(max(0.01, after, min(dues) - now()) if dues else 0.0)
+
+
+def _early(lease: Lease) -> float:
+    """So that a lease kept elsewhere can be asked for more than once before its end."""
+    return lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
-    lease = _running
-    if lease is None:
-        return
-    if isinstance(lease, KeptElsewhere):
-        lease.ask()
-    if lease.state is State.LOST:
-        lease.check()
-    _arm(lease, after=min(lease.ttl / 10, max(0.01, lease.deadline - now())))
+    for lease in tuple(_running):
+        if isinstance(lease, KeptElsewhere):
+            lease.ask()
+        # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
+        if lease.state is State.LOST and _running.pop(lease, False):
+            lease.check()
+    pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
+    _arm(after=min(pauses, default=0.0))
 
 
 class _Timer:
@@ -184,26 +200,28 @@ class _SignalEvent(ctypes.Structure):
 # Other threads.
 
 
-class _LostHere(LeaseLost):
-    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
-
-    def __init__(self) -> None:
-        lease: Lease = _of_thread.lease
-        super().__init__(lease.name, lease.reason)
+class LostHere(LeaseLost):
+    """``LeaseLost`` as it is raised from outside; whoever armed turns it into a plain one."""
 
 
-_of_thread = threading.local()
+def _without_arguments(error: LeaseLost) -> type[LostHere]:
+    """The interpreter takes a class and makes the instance itself."""
+
+    class Lost(LostHere):
+        def __init__(self) -> None:
+            super().__init__(error.name, error.reason)
+
+    return Lost
 
 
 @contextmanager
 def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    _of_thread.lease = lease
     try:
-        yield lambda _: raise_in(thread_id, ctypes.py_object(_LostHere)) and None
-    except _LostHere as error:
-        raise LeaseLost(error.name, error.reason) from None
+        yield (
+            lambda error: raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
+        )
     finally:
         raise_in(thread_id, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task
 
@@ -11,14 +11,15 @@ from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
-    HEADER,
     Execution,
     Unlocked,
     checked_for_call,
     current_execution,
     current_lease,
 )
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, signature_of
+from celery_locks.integration.publishing import pending, publish
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
@@ -135,8 +136,25 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncResult[R_co]:
-        """As Celery's; ``lock`` overrides the lock's options for this call."""
-        return super().apply_async(args, kwargs, *positional, **_with_lock(lock, options))
+        """As Celery's; ``lock`` overrides the lock's options for this call.
+
+        With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
+        """
+        send = super().apply_async
+        options = _with_lock(lock, dict(zip(_POSITIONAL, positional, strict=False)) | options)
+        note = (options.get("headers") or {}).get(HEADER) or {}
+        return publish(
+            self,
+            self.lock_options(note.get("options")),
+            args,
+            kwargs,
+            options,
+            lambda final: send(args, kwargs, **final),
+        )
+
+    def pending(self, *args: Any, **kwargs: Any) -> Literal["queued", "running"] | None:
+        """Whether a call with these arguments is queued or running; nothing is published."""
+        return pending(self, self.lock_options(), args, kwargs)
 
     def apply(
         self,
@@ -157,6 +175,8 @@ class LockedTask(_TypedTask[P, R_co]):
 
 
 _OWN = {"lock_options", "lock"}
+# The parameters of Celery's apply_async after args and kwargs, for those who pass them in order.
+_POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
 def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Nap:
-    """Sleep until woken for ``token``, but no longer than ``seconds``; answered with True if woken."""
+    """Sleep until handed the lock, at most ``seconds``; answered with the fence, or with 0."""
 
     root: str
     token: str

@@ -125,12 +125,12 @@ class RedisStore:
             mailbox = self._mailboxes.setdefault(address, Mailbox(self._channel, wire))
         return mailbox
 
-    def _nap(self, nap: Nap) -> bool:
+    def _nap(self, nap: Nap) -> int:
         for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
-        return False
+        return 0
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)
@@ -147,6 +147,8 @@ class RedisStore:
             mailbox.close()
         for wire in list(self._wires.values()):
             wire.close()
+        if self._twin is not None:
+            self._twin.close()
 
 
 class AsyncRedisStore:
@@ -244,12 +246,12 @@ class AsyncRedisStore:
             mailbox = self._mine[address] = AsyncMailbox(_channel(self._prefix), wire)
         return mailbox
 
-    async def _nap(self, nap: Nap) -> bool:
+    async def _nap(self, nap: Nap) -> int:
         for mailbox in self._mine.values():
             if mailbox.expects(nap.token):
                 return await mailbox.wait(nap.token, nap.seconds)
         await asyncio.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
-        return False
+        return 0
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)
@@ -264,3 +266,4 @@ class AsyncRedisStore:
             await mailbox.close()
         for wire in self._wires.values():
             await wire.close()
+        self._twin.close()

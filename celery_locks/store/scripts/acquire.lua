@@ -2,10 +2,14 @@
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
+--      11 name, 12 token of another lock to give back when this one is granted, or ''
+--      13 '1' to take the place of a holder that is a message nobody has begun (attempt 0)
 -- returns the fence (an integer): granted
 --         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
---         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
+--         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
+--         holders, only the twin if one runs this very message, and then the caller is not queued;
+--         a grant that follows has a fence above the ticket
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -28,6 +32,10 @@ end
 
 local function take()
   local fence = grant(name, token, now + ttl, rest)
+  if ARGV[12] ~= '' then
+    if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
+    redis.call('HDEL', records, ARGV[12])
+  end
   forget_lapsed_names()
   return fence
 end
@@ -48,22 +56,33 @@ local function record(other)
   return redis.call('HGET', records, other) or ''
 end
 
--- A later attempt of the same job takes the lock over: `retry` publishes before it ends.
-local function predecessor(holders)
+-- Whom of the same job there is: an earlier attempt, from which we take over (`retry` publishes
+-- before it ends), and a twin, which runs this very message or a later one. Fences tell apart two
+-- that were granted out of the queue: the first one runs.
+local function kin(holders)
+  if job == '-' then return end
+  local former, twin
+  local mine = tonumber(record(token):match('^%d+') or 0)
   for i = 1, #holders, 2 do
-    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
-    if theirs == job and tonumber(tries) < attempt then return holders[i] end
+    local fence, theirs, tries = record(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
+    if theirs == job and holders[i] ~= token and tonumber(holders[i + 1]) > now then
+      if tonumber(tries) < attempt then former = holders[i]
+      elseif mine == 0 or tonumber(fence) < mine then twin = {holders[i], holders[i + 1]} end
+    end
   end
+  return former, twin
 end
 
--- Who asks again keeps its ticket; a new one is the last.
+-- Who asks again keeps its ticket; a new one is the last. Returns position and ticket.
 local function enqueue()
   local queue = root .. 'q:' .. name
-  local before = redis.call('ZRANK', queue, token)
-  if not before then redis.call('ZADD', queue, next_number(), token) end
+  local ticket = redis.call('ZSCORE', queue, token)
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
-  return before and before + 1 or redis.call('ZCARD', queue)
+  if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
+  ticket = next_number()
+  redis.call('ZADD', queue, ticket, token)
+  return redis.call('ZCARD', queue), ticket
 end
 
 -- It may stand in line, with the limit of then.
@@ -75,15 +94,28 @@ local function refuse(theirs)
   return {'limit', theirs}
 end
 
-local function busy(holders)
-  local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
-  local reply = {'busy', holders[2] - now, position, now}
+local function busy(holders, queues)
+  local position, ticket
+  if queues then
+    position, ticket = enqueue()
+  else
+    position, ticket = redis.call('ZCARD', root .. 'q:' .. name) + 1, 0
+  end
+  local reply = {'busy', holders[2] - now, position, now, ticket}
   for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
     reply[#reply + 1] = record(holders[i])
   end
   return reply
+end
+
+-- Not even a free slot is for a second run of one message; nor does it wait for one.
+local function give_way(twin)
+  free(token)
+  redis.call('ZREM', root .. 'q:' .. name, token)
+  hand_over(name)
+  return busy(twin, false)
 end
 
 local function holders_by_expiry()
@@ -97,7 +129,10 @@ end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end
 for i = 1, #holders, 2 do
-  if holders[i] == token then return again() end
+  if holders[i] == token then
+    local _, twin = kin(holders)
+    return twin and give_way(twin) or again()
+  end
 end
 local room = #holders / 2 < limit
 while holders[1] and tonumber(holders[2]) <= now do
@@ -115,8 +150,21 @@ if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
   if theirs and theirs ~= limit then return refuse(theirs) end
 end
-local former = job ~= '-' and predecessor(holders)
+-- The message that is replaced must not run when it comes: it counts as ended.
+local function replaced()
+  for i = 1, #holders, 2 do
+    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
+    if tries == '0' then
+      redis.call('SET', root .. 'd:' .. theirs, 1, 'PX', math.max(ttl, holders[i + 1] - now))
+      return holders[i]
+    end
+  end
+end
+
+local former, twin = kin(holders)
+if twin then return give_way(twin) end
+if ARGV[13] == '1' then former = former or replaced() end
 if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end
-return busy(holders)
+return busy(holders, alive > 0)

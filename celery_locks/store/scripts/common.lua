@@ -11,7 +11,7 @@
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.
--- A waiter has fence 0 and, as since, the moment until which it counts as alive.
+-- Attempt 0 is a message that nobody has begun. A waiter has fence 0 and, as since, the moment until which it counts as alive.
 --
 -- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
 
@@ -21,8 +21,9 @@ local clock = redis.call('TIME')
 local micros = clock[1] * 1000000 + clock[2]
 local now = math.floor(micros / 1000)
 
--- A granted waiter has this long to confirm before the next in line is asked.
-local CLAIM_MS = 500
+-- What a waiter is granted at first: so long it has to renew before the next in line is asked.
+-- verbs.py knows the same number.
+local CLAIM_MS = 1000
 -- A lapsed name is forgotten this long after; until then its holder may still revive it.
 local FORGET_MS = 60000
 
@@ -36,8 +37,8 @@ local function next_number()
 end
 
 -- The holder's zset goes last: whatever fails before it (a key of a foreign type) leaves no lock.
-local function grant(name, token, expiry, rest)
-  local fence = next_number()
+local function grant(name, token, expiry, rest, fence)
+  fence = fence or next_number()
   redis.call('ZADD', index, 'GT', expiry, name)
   redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, now) .. rest)
   redis.call('ZADD', root .. 'h:' .. name, expiry, token)
@@ -51,7 +52,7 @@ local function drop_lapsed(held)
   end
 end
 
--- Gives free slots to the first living waiters, for the claim window, and tells each of them.
+-- Gives free slots to the first living waiters, for the claim window, and tells each its fence.
 -- Nobody listening on a waiter's channel means its process is gone: the next one is asked.
 -- Returns how many slots are taken then, and true if the next one is for the waiter `self`, which
 -- is not granted here.
@@ -67,9 +68,12 @@ local function hand_over(name, self)
     if head == self then return taken, true end
     redis.call('ZREM', queue, head)
     local heard = alive and tonumber(alive) > now and 1 or 0
-    if heard == 1 and channel ~= '-' then heard = redis.pcall('PUBLISH', channel, head) end
+    local fence = heard == 1 and next_number()
+    if heard == 1 and channel ~= '-' then
+      heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', head, fence))
+    end
     if heard ~= 0 then
-      grant(name, head, now + CLAIM_MS, rest)
+      grant(name, head, now + CLAIM_MS, rest, fence)
       taken = taken + 1
       if taken >= tonumber(limit) then break end
     elseif alive then
