@@ -94,7 +94,7 @@ class Execution:
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
         if name is None:
-            return self._call(call)
+            return self._call(call, under=self._locked_around())
         if holding := self._holding(name):
             return self._call(call, under=holding)
         self.holder = self._holder()
@@ -126,6 +126,13 @@ class Execution:
         if self.lease and self.lease.name == name:
             return self
         return self.within._holding(name) if self.within else None
+
+    def _locked_around(self) -> Execution | None:
+        """The nearest call around us that has a lock. Celery 5.3 gives an inner call no task id."""
+        around = self.within
+        while around and not around.lease:
+            around = around.within
+        return around
 
     def _acquire(self, name: str) -> Lease | Conflict | Done:
         # The token that came with the message is the outermost call's.
