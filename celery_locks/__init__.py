@@ -1,29 +1,79 @@
-"""celery-locks: the concurrency layer Celery never had."""
+"""celery-locks: the concurrency layer Celery never had.
 
-from celery_locks.aio import AsyncLocks
-from celery_locks.errors import (
-    ForeignData,
-    LeaseLost,
-    LimitMismatch,
-    LockConflict,
-    LockError,
-    LockUnavailable,
-    LockUsageError,
-    ServerOutOfMemory,
-    ServerReadOnly,
-    ServerRefused,
-    ServerTooOld,
-    TaskLockAcquireError,
-)
-from celery_locks.events import LockEvent, subscribe
-from celery_locks.integration.decorator import single_instance
-from celery_locks.integration.execution import current_lease
-from celery_locks.integration.task import LockedTask
-from celery_locks.lease import AsyncLease, Lease, State
-from celery_locks.locks import Locks
-from celery_locks.model import Conflict, Holder, LockInfo
+The public names are loaded when first asked for: pytest imports this package to find the plugin
+in it, also where nobody uses locks, and must not pay for Celery and redis-py by that.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_locks.aio import AsyncLocks
+    from celery_locks.errors import (
+        AlreadyQueued,
+        ForeignData,
+        LeaseLost,
+        LimitMismatch,
+        LockConflict,
+        LockError,
+        LockUnavailable,
+        LockUsageError,
+        ServerOutOfMemory,
+        ServerReadOnly,
+        ServerRefused,
+        ServerTooOld,
+        TaskLockAcquireError,
+    )
+    from celery_locks.events import LockEvent, subscribe
+    from celery_locks.integration.decorator import single_instance
+    from celery_locks.integration.execution import current_lease
+    from celery_locks.integration.task import LockedTask
+    from celery_locks.lease import AsyncLease, Lease, State
+    from celery_locks.locks import Locks
+    from celery_locks.model import Conflict, Holder, LockInfo
+
+_ROOMS = {
+    "aio": ("AsyncLocks",),
+    "errors": (
+        "AlreadyQueued",
+        "ForeignData",
+        "LeaseLost",
+        "LimitMismatch",
+        "LockConflict",
+        "LockError",
+        "LockUnavailable",
+        "LockUsageError",
+        "ServerOutOfMemory",
+        "ServerReadOnly",
+        "ServerRefused",
+        "ServerTooOld",
+        "TaskLockAcquireError",
+    ),
+    "events": ("LockEvent", "subscribe"),
+    "integration.decorator": ("single_instance",),
+    "integration.execution": ("current_lease",),
+    "integration.task": ("LockedTask",),
+    "lease": ("AsyncLease", "Lease", "State"),
+    "locks": ("Locks",),
+    "model": ("Conflict", "Holder", "LockInfo"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
+    "AlreadyQueued",
     "AsyncLease",
     "AsyncLocks",
     "Conflict",

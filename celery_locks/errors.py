@@ -4,6 +4,7 @@
 
     LockError
     ├── LockConflict               others hold the lock
+    │   ├── AlreadyQueued          at publish: the same call waits or runs already
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
     ├── LockUnavailable            the lock server gave no usable answer
@@ -20,7 +21,8 @@ The message of each is a sentence: what happened, to which lock, what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_locks.model import Conflict, Holder
@@ -33,8 +35,13 @@ class LockError(Exception):
 class LockConflict(LockError):
     """Others hold the lock, and our patience (if any) is over."""
 
-    def __init__(self, conflict: Conflict) -> None:
-        super().__init__(conflict)
+    def __init__(self, conflict: Conflict | Mapping[str, Any]) -> None:
+        """Takes the mapping too: plain arguments are what a JSON result backend brings back."""
+        from celery_locks.model import Conflict
+
+        if not isinstance(conflict, Conflict):
+            conflict = Conflict.from_dict(conflict)
+        super().__init__(conflict.as_dict())
         self.conflict = conflict
 
     @property
@@ -52,6 +59,25 @@ class LockConflict(LockError):
 
     def __str__(self) -> str:
         return str(self.conflict)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class AlreadyQueued(LockConflict):
+    """The same call is in the queue or running; nothing was published."""
+
+    @property
+    def task_id(self) -> str | None:
+        return self.holder.task_id if self.holder else None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the other one was published, or began to run."""
+        return self.conflict.age
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
 
 
 class TaskLockAcquireError(LockConflict):

@@ -25,6 +25,7 @@ Kind = Literal[
     "unavailable",
     "skipped",
     "requeued",
+    "duplicate",
     "unlocked",
 ]
 

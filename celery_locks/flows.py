@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -26,8 +26,8 @@ from celery_locks.errors import (
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
-from celery_locks.store.base import Call, Flow, GiveWay, Listen, Nap, Store
-from celery_locks.store.verbs import WOKE, Done, Renewal, Verbs, budget_of
+from celery_locks.store.base import Call, Flow, Listen, Nap, Store
+from celery_locks.store.verbs import CLAIM, Done, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -36,6 +36,21 @@ REPOLL = 0.8
 ALIVE = 3 * REPOLL
 # Errors by which the server says that it did not do what it was asked.
 _NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
+
+
+def _is_fresh(sent_at: float) -> bool:
+    """Enough is left of a claim for the keeper to renew it in its own time."""
+    return trusted_until(sent_at, CLAIM) - now() > CLAIM / 4
+
+
+class How(TypedDict, total=False):
+    """What only tasks ask for: a token from, and a keeper in, another process; see ``verbs``."""
+
+    token: str
+    kept_elsewhere: bool
+    ask_done: bool
+    frees: tuple[str, str]
+    replaces: bool
 
 
 def new_token() -> str:
@@ -63,20 +78,17 @@ class Flows(Generic[L]):
         spec: LockSpec,
         holder: Holder,
         on_lost: OnLost | None = None,
-        *,
-        token: str = "",
-        kept_elsewhere: bool = False,
-        ask_done: bool = False,
+        **how: Unpack[How],
     ) -> Flow[L | Conflict | Done]:
-        """``token`` is given when another process (the worker's main one) keeps the lease."""
-        token = token or new_token()
+        token = how.get("token") or new_token()
         began = now()
         try:
-            answer, sent_at = yield from self._ask(spec, token, holder, ask_done)
+            answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
         except BaseException as error:
             if not isinstance(error, _NOTHING_TAKEN):
-                # The store may have granted or queued it: only giving it back makes that sure.
-                keeper.give_back(spec.name, token, self._store, self.verbs, now() + spec.ttl)
+                # The store may have granted or queued it, or may do so yet.
+                until = now() + spec.ttl
+                keeper.give_back(spec.name, token, self._store, self.verbs, until, doubtful=True)
             if isinstance(error, LockUnavailable):
                 events.emit("unavailable", spec.name, token, why=str(error))
             raise
@@ -88,47 +100,61 @@ class Flows(Generic[L]):
             return answer
         if isinstance(answer, Done):
             return answer
-        lease = self._lease_class(spec, token, answer, sent_at, on_lost)
-        if not kept_elsewhere:
-            keeper.keep(lease, self._store, self.verbs)
+        lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
+        if not how.get("kept_elsewhere"):
+            due = None if granted == spec.ttl else now() + lease.remaining / 3
+            keeper.keep(lease, self._store, self.verbs, due)
         events.emit("acquired", spec.name, token, answer, waited=now() - began)
         return lease
 
     def _ask(
-        self, spec: LockSpec, token: str, holder: Holder, ask_done: bool
-    ) -> Flow[tuple[int | Conflict | Done, float]]:
+        self, spec: LockSpec, token: str, holder: Holder, how: How
+    ) -> Flow[tuple[int | Conflict | Done, float, float]]:
+        """The answer, when it was asked for, and for how long it is good."""
         patience_ends = now() + (spec.wait or 0.0)
         root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = None
         if spec.wait:
             channel = yield Listen(root, token, connect=False, budget=budget)
-        call = self._call(spec, token, holder, channel, ask_done)
+        call = self._call(spec, token, holder, channel, how)
         while True:
             sent_at = now()
             answer = yield call
             if isinstance(answer, Done):
-                return answer, sent_at
+                return answer, sent_at, 0.0
             if not isinstance(answer, Conflict):
                 self._refuse_late(spec, sent_at)
-                return answer, sent_at
+                return answer, sent_at, spec.ttl
             left = patience_ends - now()
             if left <= 0:
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
-                return answer, sent_at
-            if channel and (yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))):
-                # Others wait for us to confirm: ask with the call that lies ready.
-                continue
+                return answer, sent_at, 0.0
+            if channel:
+                fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
+                if fence > answer.ticket and not how.get("kept_elsewhere") and _is_fresh(sent_at):
+                    # Handed over after we were told "busy", so at the earliest when we asked that.
+                    return fence, sent_at, CLAIM
+                if fence:
+                    # Others wait for us to confirm: ask with the call that lies ready.
+                    continue
             channel = yield Listen(root, token, connect=True, budget=budget)
-            call = self._call(spec, token, holder, channel, ask_done)
+            call = self._call(spec, token, holder, channel, how)
 
     def _call(
-        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, ask_done: bool
+        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, how: How
     ) -> Call:
         """Who has no channel yet asks without queueing."""
         alive = ALIVE if channel else 0.0
         return self.verbs.acquire(
-            spec, token, holder, alive=alive, channel=channel or "-", ask_done=ask_done
+            spec,
+            token,
+            holder,
+            alive=alive,
+            channel=channel or "-",
+            ask_done=how.get("ask_done", False),
+            frees=how.get("frees", ("", "")),
+            replaces=how.get("replaces", False),
         )
 
     @staticmethod
@@ -140,7 +166,7 @@ class Flows(Generic[L]):
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if ttl is not None:
             check_ttl(ttl)
-        lease.check()
+        lease.check_renewable()
         sent_at = now()
         if ttl is not None:
             lease.retime(ttl, sent_at)
@@ -166,20 +192,19 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        keep, until = max(keep, lease.keep_for()), lease.deadline
+        # Not the lease's deadline: another process may have renewed it since we last heard.
+        keep, until = max(keep, lease.keep_for()), now() + lease.ttl
         lease.finish_release()
         try:
-            answer: int = yield self.verbs.release(
+            ours: bool = yield self.verbs.release(
                 lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
             )
         except BaseException:
             keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)
             raise
-        ours, held_for = answer > 0, lease.held_for
-        events.emit("released", lease.name, lease.token, lease.fence, held_for=held_for, ours=ours)
-        if answer == WOKE:
-            # Else, on a busy machine, the next holder starts when our time slice ends.
-            yield GiveWay()
+        events.emit(
+            "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
+        )
         return ours
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:

@@ -44,6 +44,7 @@ class Charge:
     store: Store
     verbs: Verbs
     due: float
+    failed: bool = False
 
     @property
     def name(self) -> str:
@@ -51,25 +52,38 @@ class Charge:
 
     def plan(self, again: bool = False) -> None:
         """A third of the ttl from now; at once if the ttl was changed while we renewed."""
+        self.failed = False
         self.due = now() + (0.0 if again else self.lease.ttl / 3)
 
     def plan_again(self) -> None:
         """After a failure: soon, and at the deadline at the latest."""
+        self.failed = True
         gap = max(0.05, self.lease.ttl / 20)
         self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
 
 
 @dataclass(slots=True)
 class Debt:
-    """Something to be given back, as long as that makes a difference."""
+    """Something to be given back, as long as that makes a difference.
+
+    A question that was never answered may still be on its way, in a buffer of the network or of a
+    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way
+    is given back again, ever more rarely, for as long as such a grant could last.
+    """
 
     name: str
     token: str
     store: Store
     verbs: Verbs
     until: float
+    doubtful: bool = False
     due: float = field(default_factory=now)
-    trouble: str = "no time was left"
+    pause: float = 0.25
+    trouble: str = "no time was left"  # empty once it was paid
+
+    def plan_again(self) -> None:
+        self.due = now() + self.pause
+        self.pause *= 2
 
 
 class Chore(Protocol):
@@ -117,19 +131,28 @@ class Keeper:
             charge.plan()
             self.wake_by(charge.due)
 
-    def give_back(self, name: str, token: str, store: Store, verbs: Verbs, until: float) -> None:
+    def give_back(
+        self,
+        name: str,
+        token: str,
+        store: Store,
+        verbs: Verbs,
+        until: float,
+        doubtful: bool = False,
+    ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``."""
-        self._debts[token] = Debt(name, token, store, verbs, until)
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is due and no debt is left, for so long; for a process that exits."""
+        """Wait until nothing is due and every debt is paid, for so long; at a process's end."""
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
 
     def _is_busy(self) -> bool:
-        return bool(self._debts) or any(chore.due <= now() for chore in self._chores)
+        unpaid = any(debt.trouble for debt in list(self._debts.values()))
+        return unpaid or any(chore.due <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
         """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
@@ -155,7 +178,14 @@ class Keeper:
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
-        original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        try:
+            original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+        except BaseException:
+            # No thread, no bell: else everybody after us would believe that it runs.
+            for end in self._bell:
+                os.close(end)
+            self._bell = None
+            raise
 
     def _run(self, bell: int) -> None:
         while True:
@@ -186,8 +216,12 @@ class Keeper:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            if chore.due <= now():
-                chore.run()
+            try:
+                if chore.due <= now():
+                    chore.run()
+            except Exception:
+                # Not at the price of the renewals, which come next.
+                logger.exception("a chore of the lock keeper failed")
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
@@ -206,9 +240,13 @@ class Keeper:
         if not any(charge.due <= moment for charge in charges):
             return
         rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
-        budget = self.patience(len(rounds))
-        for batch in rounds:
-            self._renew(batch, budget)
+        # What failed last time comes last. What answers leaves its time to the rest, so a slow but
+        # living server has more of it than an equal share.
+        rounds.sort(key=lambda batch: any(charge.failed for charge in batch))
+        ends = moment + self.patience()
+        for still, batch in zip(reversed(range(len(rounds))), rounds, strict=True):
+            left = ends - now()
+            self._renew(batch, max(0.05, left / 2 if still else left))
 
     def _drop_ended(self) -> None:
         """``check`` found it past its deadline: renewed, it would stay taken with nobody in it."""
@@ -266,6 +304,9 @@ class Keeper:
                 for unpaid in debts:
                     unpaid.due = now() + 0.25
                 return
+            if debt.doubtful:
+                debt.plan_again()
+                self._debts[debt.token] = debt
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
@@ -275,14 +316,16 @@ class Keeper:
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
             debt.trouble = str(error)
             return False
+        debt.trouble = ""
         return True
 
     def _forget_old_debts(self) -> None:
         for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
             self._debts.pop(debt.token, None)
-            logger.warning(
-                "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
-            )
+            if debt.trouble:
+                logger.warning(
+                    "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+                )
 
 
 T = TypeVar("T", Charge, Debt)

@@ -21,7 +21,7 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost
 from celery_locks.model import LockSpec
-from celery_locks.native import native_lock
+from celery_locks.native import native_rlock
 
 logger = logging.getLogger("celery_locks")
 
@@ -51,7 +51,9 @@ class BaseLease:
         fence: int,
         sent_at: float,
         on_lost: OnLost | None = None,
+        granted: float | None = None,
     ) -> None:
+        """``granted`` is for how long it was granted, if not for its whole ttl."""
         self.name = spec.name
         self.ttl = spec.ttl
         self.limit = spec.limit
@@ -63,12 +65,13 @@ class BaseLease:
         self.renewals = 0
         self._since = sent_at
         self._pid = os.getpid()
-        self._deadline = trusted_until(sent_at, spec.ttl)
+        self._deadline = trusted_until(sent_at, granted or spec.ttl)
         self._suspended = False
         self._end: State | None = None
         self._reason = ""
         self._on_lost = on_lost
-        self._ending = native_lock()
+        # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
+        self._ending = native_rlock()
 
     def __repr__(self) -> str:
         return (
@@ -111,6 +114,10 @@ class BaseLease:
             raise LeaseLost(self.name, self._reason)
         if self._end is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
+
+    def check_renewable(self) -> None:
+        """As ``check``: a lease that was lost without anybody's asking stays lost."""
+        self.check()
 
     def is_foreign(self) -> bool:
         """True in a forked child: the lease is still the parent's, which renews and releases it."""

@@ -13,13 +13,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 from celery_locks.errors import LockUsageError
 
 NAME_BYTES = 512
 MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
+REPLACED = 1_000_000  # more than the retries of any task
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class Holder:
     """Who has a lock, or waits for it.
 
     ``token`` is this execution and ``fence`` its number; the rest says where to look for it.
-    ``task_id`` with ``retries`` lets a later attempt of the same job take the lock over.
+    ``task_id`` with ``attempt`` lets a later attempt of the same job take the lock over.
+    ``replaced`` counts the times that the job replaced itself (``self.replace``), which keeps the
+    id and begins anew with 0 retries.
     """
 
     token: str = ""
@@ -86,6 +89,7 @@ class Holder:
     task_id: str | None = None
     task: str | None = None
     retries: int = 0
+    replaced: int = 0
     worker: str | None = None
     host: str | None = None
     pid: int | None = None
@@ -93,6 +97,11 @@ class Holder:
     ttl: float = 0.0
     acquired_at: float = 0.0
     expires_at: float = 0.0
+
+    @property
+    def attempt(self) -> int:
+        """One number that grows with every message of the job; 0 while the first is only queued."""
+        return self.replaced * REPLACED + self.retries + 1
 
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
@@ -107,9 +116,11 @@ class Holder:
             "task_id": self.task_id,
             "task": self.task,
             "retries": self.retries,
+            "replaced": self.replaced,
             "worker": self.worker,
             "host": self.host,
             "pid": self.pid,
+            "ttl": self.ttl,
             "acquired_at": self.acquired_at,
             "expires_at": self.expires_at,
             **({"extra": dict(self.extra)} if self.extra else {}),
@@ -169,6 +180,28 @@ class Conflict:
     holders: tuple[Holder, ...]
     lapses_in: float
     position: int
+    as_of: float = 0.0
+    ticket: int = 0  # our place in line, from the counter that fences come from
+
+    @property
+    def age(self) -> float:
+        """Seconds that the first holder has had it, by the server's clock."""
+        return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe, and ``from_dict`` makes an equal one of it."""
+        holders = [holder.as_dict() for holder in self.holders]
+        return {
+            "name": self.name,
+            "holders": holders,
+            "lapses_in": self.lapses_in,
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+        holders = tuple(Holder(**holder) for holder in said["holders"])
+        return cls(said["name"], holders, said["lapses_in"], said["position"])
 
     def __str__(self) -> str:
         by = f"held by {self.holders[0]}" if self.holders else "held"

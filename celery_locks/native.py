@@ -26,6 +26,16 @@ def _allocate() -> Any:
     return original("_thread", "allocate_lock")
 
 
+@cache
+def _allocate_rlock() -> Any:
+    return original("_thread", "RLock")
+
+
 def native_lock() -> Any:
     """A lock that the keeper's thread and greenlets can share; not to be held over I/O."""
     return _allocate()()
+
+
+def native_rlock() -> Any:
+    """The same, but whoever has it may take it again, as a signal handler does."""
+    return _allocate_rlock()()

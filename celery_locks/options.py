@@ -15,14 +15,14 @@ from celery_locks.errors import LockUsageError
 from celery_locks.model import DEFAULT_TTL, LockSpec
 
 OnConflict = Literal["skip", "raise", "requeue", "wait"]
+OnPublish = Literal["return_existing", "raise", "replace", "allow"]
 OnRetry = Literal["release", "keep"]
 OnLost = Literal["raise", "warn"]
 OnUnavailable = Literal["requeue", "run", "fail"]
-Scope = Literal["running"]
+Scope = Literal["running", "queued", "queued+running"]
 Key = str | Callable[..., str]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "on_conflict": get_args(OnConflict),
     "on_retry": get_args(OnRetry),
     "on_lost": get_args(OnLost),
     "on_unavailable": get_args(OnUnavailable),
@@ -45,6 +45,9 @@ class LockOptions:
     scope: Scope = "running"
     at_least: float = 0.0
     enabled: bool = True
+    pending_ttl: float = 3600.0
+    debounce: float = 0.0
+    on_publish: OnPublish = "return_existing"
 
     def spec(self, name: str) -> LockSpec:
         """Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait."""
@@ -55,7 +58,8 @@ class LockOptions:
 
 
 FOREVER = 10 * 365 * 86400.0
-WORDS = tuple(field.name for field in fields(LockOptions))
+# on_publish is said as a part of on_conflict.
+WORDS = tuple(field.name for field in fields(LockOptions) if field.name != "on_publish")
 
 
 def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -66,14 +70,42 @@ def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
         allowed = _CHOICES.get(word)
         if allowed and value not in allowed:
             raise LockUsageError(f"{where}: {word} is {value!r}; write {_either(allowed)}")
+    words = {**said, **_both_sides(said, where)}
     _check_key(said.get("key"), where)
     _check_enabled(said.get("enabled", True), where)
     numbers = {word: said[word] for word in ("ttl", "limit", "wait", "at_least") if word in said}
     try:
         LockSpec("checked", **numbers)
+        LockSpec("checked", said.get("pending_ttl", 3600.0), wait=said.get("debounce", 0.0))
     except LockUsageError as error:
         raise LockUsageError(f"{where}: {error}") from None
-    return dict(said)
+    return words
+
+
+def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
+    """``on_conflict`` is one word, or ``{"publish": …, "run": …}``; "raise" alone means both."""
+    if "on_conflict" not in said:
+        return {}
+    value, at_run, at_publish = said["on_conflict"], get_args(OnConflict), get_args(OnPublish)
+    if isinstance(value, str):
+        value = {
+            side: value
+            for side, words in (("run", at_run), ("publish", at_publish))
+            if value in words
+        }
+    good = isinstance(value, Mapping) and value and value.keys() <= {"run", "publish"}
+    if (
+        not good
+        or value.get("run", "skip") not in at_run
+        or (value.get("publish", "allow") not in at_publish)
+    ):
+        raise LockUsageError(
+            f"{where}: on_conflict is {said['on_conflict']!r}; write {_either(at_run)} for the "
+            f"run, {_either(at_publish)} for the publish, or {{'publish': …, 'run': …}}"
+        )
+    names = {"run": "on_conflict", "publish": "on_publish"}
+    words = {names[side]: word for side, word in value.items()}
+    return words if "on_conflict" in words else {"on_conflict": "skip", **words}
 
 
 def combined(*said: Mapping[str, Any]) -> LockOptions:
@@ -81,6 +113,8 @@ def combined(*said: Mapping[str, Any]) -> LockOptions:
     words: dict[str, Any] = {}
     for more in said:
         words |= more
+    if words.get("debounce") and "scope" not in words:
+        words["scope"] = "queued"
     return LockOptions(**words)
 
 

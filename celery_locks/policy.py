@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from celery_locks.model import Conflict
-from celery_locks.options import LockOptions
+from celery_locks.options import LockOptions, OnPublish
 
 Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
@@ -31,7 +31,7 @@ class Situation:
     """What is known of the call at hand."""
 
     task_id: str | None
-    retries: int = 0
+    attempt: int = 0
     has_followers: bool = False  # a chain link or callback would be run on the result
     can_requeue: bool = True  # False for eager and direct calls: there is no message
     times_requeued: int = 0
@@ -54,6 +54,15 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
     return Decision("raise", "the lock is busy")
 
 
+def on_duplicate(conflict: Conflict, options: LockOptions, *, id_is_frozen: bool) -> OnPublish:
+    """The same call is queued or running already, and here comes another."""
+    if id_is_frozen or not any(holder.task_id for holder in conflict.holders):
+        # Inside a canvas others wait for this very id, and a plain holder has no result to return:
+        # the run decides.
+        return "allow"
+    return "replace" if options.debounce else options.on_publish
+
+
 def on_unavailable(options: LockOptions, call: Situation) -> Decision:
     """Nobody knows whether the lock is free."""
     if options.on_unavailable == "run":
@@ -71,7 +80,7 @@ def on_done(call: Situation) -> Decision:
 def _is_copy(conflict: Conflict, call: Situation) -> bool:
     """Skipping a redelivered copy would acknowledge the original's message: it must come back."""
     return call.task_id is not None and any(
-        holder.task_id == call.task_id and holder.retries >= call.retries
+        holder.task_id == call.task_id and holder.attempt >= call.attempt
         for holder in conflict.holders
     )
 

@@ -47,11 +47,11 @@ def of(app: Any) -> Settings:
 
 def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
     """Without ``locks_url``: the broker's Redis, else the result backend's."""
-    broker = str(conf.get("broker_url") or "")
+    broker = _url(conf, "broker_url")
     if is_redis(broker):
         options = dict(conf.get("broker_transport_options") or {})
         return broker, _site_options(options, conf.get("broker_use_ssl"))
-    backend = str(conf.get("result_backend") or "")
+    backend = _url(conf, "result_backend")
     if is_redis(backend):
         options = dict(conf.get("result_backend_transport_options") or {})
         return backend, _site_options(options, conf.get("redis_backend_use_ssl"))
@@ -59,6 +59,11 @@ def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
         "no Redis to keep the locks in: set app.conf.locks_url = 'redis://…' "
         "(neither the broker nor the result backend is a Redis)"
     )
+
+
+def _url(conf: Any, word: str) -> str:
+    """Asked for as an attribute first: that way Celery heeds CELERY_BROKER_URL and its like."""
+    return str(getattr(conf, word, None) or conf.get(word) or "")
 
 
 def is_redis(url: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
 
 from celery_locks import settings
-from celery_locks.flows import Flows
+from celery_locks.flows import Flows, How
 from celery_locks.lease import Lease, OnLost
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec
@@ -32,21 +34,11 @@ class AppLocks(Locks):
         holder: Holder,
         lease_class: type[Lease],
         *,
-        on_lost: OnLost | None,
-        token: str,
-        kept_elsewhere: bool,
-        ask_done: bool,
+        on_lost: OnLost | None = None,
+        **how: Unpack[How],
     ) -> Lease | Conflict | Done:
         flows = Flows(lease_class, self.keeper_store, self.verbs, self._store.unlisten)
-        flow = flows.acquire(
-            spec,
-            holder,
-            on_lost,
-            token=token,
-            kept_elsewhere=kept_elsewhere,
-            ask_done=ask_done,
-        )
-        answer = drive(flow, self._store.perform)
+        answer = drive(flows.acquire(spec, holder, on_lost, **how), self._store.perform)
         if isinstance(answer, Lease):
             answer.face = self
         return answer
@@ -68,6 +60,32 @@ def locks_of(app: Any) -> AppLocks:
     return locks
 
 
-def replace_locks(app: Any, locks: AppLocks | None) -> None:
-    """For tests: other locks than the settings say; None returns to the settings."""
+def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:
+    """For tests: other locks than the settings say; None returns to the settings.
+
+    Returns those it had, for putting them back.
+    """
+    before: AppLocks | None = getattr(app, _ATTRIBUTE, None)
     setattr(app, _ATTRIBUTE, locks)
+    return before
+
+
+_unlocked_by = 0
+
+
+def tasks_run_unlocked() -> bool:
+    return _unlocked_by > 0
+
+
+@contextmanager
+def unlocked_tasks() -> Iterator[None]:
+    """For tests: every task in this process runs without its lock while the block does.
+
+    Of the whole process and not of a context: a worker that a test runs in a thread is meant too.
+    """
+    global _unlocked_by
+    _unlocked_by += 1
+    try:
+        yield
+    finally:
+        _unlocked_by -= 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from celery import Task, current_task, signals
@@ -22,6 +22,7 @@ from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.execution import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.publishing import free_revoked
 from celery_locks.integration.task import MARK, LockedTask
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ def single_instance(
     key: lock_options.Key = ...,
     ttl: float = ...,
     limit: int = ...,
-    on_conflict: lock_options.OnConflict = ...,
+    on_conflict: lock_options.OnConflict | lock_options.OnPublish | Mapping[str, str] = ...,
     wait: float | None = ...,
     on_retry: lock_options.OnRetry = ...,
     on_lost: lock_options.OnLost = ...,
@@ -43,6 +44,8 @@ def single_instance(
     scope: lock_options.Scope = ...,
     at_least: float = ...,
     enabled: bool = ...,
+    pending_ttl: float = ...,
+    debounce: float = ...,
 ) -> Callable[[F], F]: ...
 def single_instance(target: Any = None, /, **said: Any) -> Any:
     """One run at a time for each key; without a key, for each set of arguments."""
@@ -127,3 +130,11 @@ def _when_finalised(app: Any) -> None:
 @signals.worker_init.connect(weak=False)  # type: ignore[untyped-decorator]
 def _when_a_worker_starts(sender: Any = None, **_: Any) -> None:
     _lock_marked_tasks(sender.app)
+
+
+@signals.task_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
+def _when_a_message_is_revoked(
+    sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
+) -> None:
+    if isinstance(sender, LockedTask) and not terminated:
+        free_revoked(request, sender.app)

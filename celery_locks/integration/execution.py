@@ -21,10 +21,13 @@ from celery.states import READY_STATES, RETRY
 
 from celery_locks import events, policy
 from celery_locks import options as lock_options
-from celery_locks.errors import LockConflict, LockError, LockUnavailable
+from celery_locks.clock import now
+from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere
+from celery_locks.integration.header import HEADER
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -33,7 +36,6 @@ from celery_locks.store.verbs import Done
 
 logger = logging.getLogger("celery_locks")
 
-HEADER = "celery_locks"
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
 
@@ -64,8 +66,16 @@ def current_execution() -> Execution | None:
 class Execution:
     """A task, its request and its lock."""
 
-    def __init__(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        task: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        within: Execution | None = None,
+    ) -> None:
+        """``within`` is the run whose body called its own task directly: one message, two calls."""
         self.task = task
+        self.within = within
         self.request = task.request
         self.args = args
         self.kwargs = kwargs
@@ -76,9 +86,13 @@ class Execution:
 
     def run(self, call: Callable[..., Any]) -> Any:
         """The result of the task, or of not running it."""
-        name = lock_name(self.task, self.options, self.args, self.kwargs)
-        if name is None or not self.options.enabled:
+        name = None
+        if self.options.enabled:
+            name = lock_name(self.task, self.options, self.args, self.kwargs)
+        if name is None:
             return self._call(call)
+        if holding := self._holding(name):
+            return self._call(call, under=holding)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
         try:
@@ -93,8 +107,15 @@ class Execution:
         self._forget_conflicts()
         return self._run_locked(call)
 
+    def _holding(self, name: str) -> Execution | None:
+        """Of the calls we are within, the one that has this lock."""
+        if self.lease and self.lease.name == name:
+            return self
+        return self.within._holding(name) if self.within else None
+
     def _acquire(self, name: str) -> Lease | Conflict | Done:
-        given = (self.request.properties or {}).get(HEADER) or {}
+        # The token that came with the message is the outermost call's.
+        given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
         return self.locks.acquire_for_task(
             self.options.spec(name),
@@ -103,8 +124,14 @@ class Execution:
             on_lost=self._interrupter.lost,
             token=given.get("token", ""),
             kept_elsewhere=kept_elsewhere,
-            ask_done=self._may_be_a_copy(),
+            ask_done=self._may_be_a_copy() or "queued" in self.note,
+            frees=self._queued() if self.options.scope == "queued" else ("", ""),
         )
+
+    def _queued(self) -> tuple[str, str]:
+        """Name and token of the lock that this message held in the queue."""
+        name, token = self.note.get("queued") or ("", "")
+        return name, token
 
     def _holder(self) -> Holder:
         process = this_process()
@@ -112,6 +139,7 @@ class Execution:
             task_id=self.request.id,
             task=self.task.name,
             retries=self.request.retries or 0,
+            replaced=self.request.replaced_task_nesting or 0,
             worker=self.request.hostname,
             host=process.host,
             pid=process.pid,
@@ -120,20 +148,22 @@ class Execution:
     def _may_be_a_copy(self) -> bool:
         """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
-        return bool(redelivered or "since" in self.note or self.request.eta)
+        came_late = bool(redelivered or "since" in self.note or self.request.eta)
+        return came_late and not self.within
 
     def _run_locked(self, call: Callable[..., Any]) -> Any:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            with self._armed(self.lease):
-                return self._call(call)
+            return self._call(call, armed=self._armed(self.lease))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
         except Reject:
             ended = False
             raise
+        except LostHere as error:
+            raise LeaseLost(error.name, error.reason) from None
         except Exception:
             raise
         except BaseException:
@@ -143,10 +173,17 @@ class Execution:
         finally:
             self.release(keep, ended)
 
-    def _call(self, call: Callable[..., Any]) -> Any:
-        token = _current.set(self)
+    def _call(
+        self,
+        call: Callable[..., Any],
+        under: Execution | None = None,
+        armed: AbstractContextManager[None] | None = None,
+    ) -> Any:
+        token = _current.set(under or self)
         try:
-            return call(*self.args, **self.kwargs)
+            # Innermost: a loss must not be raised in what follows, which others rely on.
+            with armed or nullcontext():
+                return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
 
@@ -157,7 +194,7 @@ class Execution:
 
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
-        if self.options.on_retry != "keep":
+        if self.options.on_retry != "keep" and self.options.scope != "queued+running":
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
@@ -171,7 +208,8 @@ class Execution:
         if lease is None:
             return
         done = None
-        if ended and self.request.id and (self.task.acks_late or self._may_be_a_copy()):
+        can_come_again = self.task.acks_late or self._may_be_a_copy()
+        if ended and self.request.id and can_come_again and not self.within:
             done = (self.holder, self.locks.settings.done_ttl)
         try:
             self.locks.release_for_task(lease, keep=keep, done=done)
@@ -182,18 +220,26 @@ class Execution:
 
     def _conflict(self, conflict: Conflict) -> Any:
         decision = policy.on_conflict(conflict, self.options, self._situation())
-        if decision.kind == "skip":
-            return self._skip(conflict)
         if decision.kind == "requeue":
             self._requeue(conflict.name, decision)
+        self._leave_queue()
+        if decision.kind == "skip":
+            return self._skip(conflict)
         raise LockConflict(conflict)
+
+    def _leave_queue(self) -> None:
+        """This message will not run, and not come back: others may queue."""
+        name, token = self._queued()
+        if token:
+            until = now() + self.options.pending_ttl
+            keeper.give_back(name, token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _situation(self) -> Situation:
         request = self.request
-        has_message = not request.called_directly and not request.is_eager
+        has_message = not (request.called_directly or request.is_eager or self.within)
         return Situation(
             task_id=request.id,
-            retries=request.retries or 0,
+            attempt=self.holder.attempt,
             has_followers=bool(request.chain or request.callbacks),
             can_requeue=has_message,
             times_requeued=int(self.note.get("times", 0)),
@@ -258,7 +304,9 @@ class Execution:
                 error,
             )
             events.emit("unlocked", name, task=self.task.name, why=str(error))
+            self._leave_queue()
             return self._call(call)
+        self._leave_queue()
         raise error
 
     def _already_done(self, name: str) -> None:
@@ -274,7 +322,7 @@ class Execution:
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
-        if "since" in self.note and self.request.headers:
+        if self.note.keys() - {"options"} and self.request.headers:
             kept = {word: value for word, value in self.note.items() if word == "options"}
             self.request.headers = {**self.request.headers, HEADER: kept}
 

@@ -47,6 +47,11 @@ class KeptElsewhere(Lease):
             self.ask()
         super().check()
 
+    def check_renewable(self) -> None:
+        """Also past its deadline: whether it is lost is what the renewal asks."""
+        if self._end:
+            super().check()
+
     @property
     def state(self) -> State:
         """What is known here; the main process may have renewed it since."""
@@ -95,23 +100,26 @@ def _is_main_thread() -> bool:
 
 # Main thread: prefork children and solo.
 
-_running: Lease | None = None
+# Outermost first: a locked task may call another one directly.
+_running: list[Lease] = []
 _timer: _Timer | None = None
 
 
 @contextmanager
 def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
-    global _running
-    outer = _running
     _prepare()
-    _running = lease
-    _arm(lease)
+    _running.append(lease)
     try:
+        _arm()
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
     finally:
-        _running = outer
-        if _timer:
-            _timer.set(0.0)
+        _forget(lease)
+        _arm()
+
+
+def _forget(lease: Lease) -> None:
+    if lease in _running:
+        _running.remove(lease)
 
 
 def _prepare() -> None:
@@ -121,22 +129,29 @@ def _prepare() -> None:
         _timer = _Timer()
 
 
-def _arm(lease: Lease, after: float = 0.0) -> None:
-    """Early enough that a lease kept elsewhere can be asked for more than once before its end."""
+def _arm(after: float = 0.0) -> None:
+    """For the first of the running; disarm if there is none."""
     if _timer:
-        early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
-        _timer.set(max(0.01, after, lease.deadline - early - now()))
+        dues = [lease.deadline - _early(lease) for lease in _running]
+        _timer.set(max(0.01, after, min(dues) - now()) if dues else 0.0)
+
+
+def _early(lease: Lease) -> float:
+    """So that a lease kept elsewhere can be asked for more than once before its end."""
+    return lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
-    lease = _running
-    if lease is None:
-        return
-    if isinstance(lease, KeptElsewhere):
-        lease.ask()
-    if lease.state is State.LOST:
-        lease.check()
-    _arm(lease, after=min(lease.ttl / 10, max(0.01, lease.deadline - now())))
+    for lease in tuple(_running):
+        if isinstance(lease, KeptElsewhere):
+            lease.ask()
+        if lease.state is State.LOST:
+            # Raised once: the exception may meet the task on its way out, and nobody would forget
+            # the lease then.
+            _forget(lease)
+            lease.check()
+    pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
+    _arm(after=min(pauses, default=0.0))
 
 
 class _Timer:
@@ -182,26 +197,28 @@ class _SignalEvent(ctypes.Structure):
 # Other threads.
 
 
-class _LostHere(LeaseLost):
-    """What the interpreter raises asynchronously: it takes a class and makes the instance."""
-
-    def __init__(self) -> None:
-        lease: Lease = _of_thread.lease
-        super().__init__(lease.name, lease.reason)
+class LostHere(LeaseLost):
+    """``LeaseLost`` as it is raised from outside; whoever armed turns it into a plain one."""
 
 
-_of_thread = threading.local()
+def _without_arguments(error: LeaseLost) -> type[LostHere]:
+    """The interpreter takes a class and makes the instance itself."""
+
+    class Lost(LostHere):
+        def __init__(self) -> None:
+            super().__init__(error.name, error.reason)
+
+    return Lost
 
 
 @contextmanager
 def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    _of_thread.lease = lease
     try:
-        yield lambda _: raise_in(thread_id, ctypes.py_object(_LostHere)) and None
-    except _LostHere as error:
-        raise LeaseLost(error.name, error.reason) from None
+        yield (
+            lambda error: raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
+        )
     finally:
         raise_in(thread_id, None)
 

@@ -16,7 +16,7 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_locks.flows import new_token
-from celery_locks.integration.execution import HEADER
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.wards import wards
 
 

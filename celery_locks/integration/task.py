@@ -3,34 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task
 
 from celery_locks import keys
 from celery_locks import options as lock_options
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
-    HEADER,
     Execution,
     Unlocked,
     checked_for_call,
     current_execution,
     current_lease,
 )
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, signature_of
+from celery_locks.integration.publishing import pending, publish
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
 _ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
+_UNLOCKED = LockOptions(enabled=False)
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult, EagerResult
+
+    class _TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
+        """A task as the stubs of celery-types have it."""
+
+else:
+
+    class _TypedTask(Task):
+        """Celery before 5.7 cannot be subscripted, and no Celery takes an alias as ``base``."""
+
+        abstract = True
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            return cls
 
 
-class LockedTask(Task):  # type: ignore[misc]
+class LockedTask(_TypedTask[P, R_co]):
     """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
 
     Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
     per task id: this very message never runs twice at once.
+
+    For type checkers it has parameters, ``LockedTask[[int, str], None]``, also as ``base``.
     """
 
     abstract = True
@@ -49,7 +72,8 @@ class LockedTask(Task):  # type: ignore[misc]
             lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
-        marked = getattr(vars(cls).get("run"), MARK, None) or {}
+        run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
+        marked = getattr(getattr(run, "__func__", run), MARK, None) or {}
         cls._lock_said = {
             **cls._lock_said,
             **marked,
@@ -66,6 +90,8 @@ class LockedTask(Task):  # type: ignore[misc]
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
+        if tasks_run_unlocked():
+            return _UNLOCKED
         settings = locks_of(self.app).settings.task
         if said_by_call:
             return lock_options.combined(settings, self._lock_said, said_by_call)
@@ -79,16 +105,22 @@ class LockedTask(Task):  # type: ignore[misc]
         """The lease this execution holds; where it runs unlocked, one whose check() passes."""
         return current_lease() or Unlocked()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.request.called_directly:
-            self.push_request(args=args, kwargs=kwargs)
-            try:
-                return Execution(self, args, kwargs).run(self._body)
-            finally:
-                self.pop_request()
-        execution = Execution(self, args, kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        # Set where this very task runs already and its body calls it directly.
+        running = self.request.get("celery_locks_execution")
+        if not self.request.called_directly and not running:
+            return self._execute(args, kwargs, None)
+        self.push_request(args=args, kwargs=kwargs)
+        try:
+            return self._execute(args, kwargs, running)
+        finally:
+            self.pop_request()
+
+    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
+        execution = Execution(self, args, kwargs, within)
         self.request.celery_locks_execution = execution
-        return execution.run(self._body)
+        result: R_co = execution.run(self._body)
+        return result
 
     @property
     def _body(self) -> Any:
@@ -103,9 +135,26 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
-        """As Celery's; ``lock`` overrides the lock's options for this call."""
-        return super().apply_async(args, kwargs, *positional, **_with_lock(lock, options))
+    ) -> AsyncResult[R_co]:
+        """As Celery's; ``lock`` overrides the lock's options for this call.
+
+        With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
+        """
+        send = super().apply_async
+        options = _with_lock(lock, dict(zip(_POSITIONAL, positional, strict=False)) | options)
+        note = (options.get("headers") or {}).get(HEADER) or {}
+        return publish(
+            self,
+            self.lock_options(note.get("options")),
+            args,
+            kwargs,
+            options,
+            lambda final: send(args, kwargs, **final),
+        )
+
+    def pending(self, *args: Any, **kwargs: Any) -> Literal["queued", "running"] | None:
+        """Whether a call with these arguments is queued or running; nothing is published."""
+        return pending(self, self.lock_options(), args, kwargs)
 
     def apply(
         self,
@@ -114,7 +163,7 @@ class LockedTask(Task):  # type: ignore[misc]
         *positional: Any,
         lock: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> EagerResult[R_co]:
         return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
 
     def after_return(self, *outcome: Any) -> None:
@@ -126,6 +175,8 @@ class LockedTask(Task):  # type: ignore[misc]
 
 
 _OWN = {"lock_options", "lock"}
+# The parameters of Celery's apply_async after args and kwargs, for those who pass them in order.
+_POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
 def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:

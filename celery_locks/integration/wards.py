@@ -24,6 +24,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease
@@ -109,7 +110,7 @@ class Wards:
     def add(self, request: Any, *, children: bool) -> None:
         """A task is about to be given to the pool."""
         task = request.task
-        note = request.request_dict.get("celery_locks") or {}
+        note = request.request_dict.get(HEADER) or {}
         try:
             options, locks = task.lock_options(note.get("options")), locks_of(task.app)
         except ValueError:

@@ -58,20 +58,14 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Nap:
-    """Sleep until woken for ``token``, at most ``seconds``; answered with True if woken."""
+    """Sleep until handed the lock, at most ``seconds``; answered with the fence, or with 0."""
 
     root: str
     token: str
     seconds: float
 
 
-class GiveWay:
-    """Let others run first: a process that was just woken, perhaps on this machine."""
-
-    __slots__ = ()
-
-
-Effect = Call | Listen | Nap | GiveWay
+Effect = Call | Listen | Nap
 Flow = Generator[Effect, Any, T]
 
 
@@ -130,7 +124,6 @@ __all__ = [
     "Call",
     "Effect",
     "Flow",
-    "GiveWay",
     "Listen",
     "Nap",
     "Reply",

@@ -21,11 +21,12 @@ from celery_locks.store.wire import AsyncLink, AsyncWire, Link, Wire, WireError
 _SILENCE = 5.0
 
 
-def _token_in(reply: Reply) -> str | None:
+def _mail_in(reply: Reply) -> tuple[str, int]:
+    """Token and fence of a message; empty for what else a subscription hears."""
     if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
-        data = reply[2]
-        return data.decode() if isinstance(data, bytes) else None
-    return None
+        token, _, fence = bytes(reply[2]).partition(b" ")  # type: ignore[arg-type]
+        return token.decode(), int(fence)
+    return "", 0
 
 
 class _Pulse:
@@ -47,12 +48,12 @@ class _Pulse:
 
 
 class _Ticket:
-    """One waiter: ``mail`` says the lock was handed to it, ``look`` that it should look around."""
+    """One waiter: ``mail`` is the fence it was handed, ``look`` says that it should look around."""
 
     __slots__ = ("look", "mail", "waits")
 
     def __init__(self) -> None:
-        self.mail = False
+        self.mail = 0
         self.waits = False
         self.look = threading.Event()
 
@@ -95,8 +96,8 @@ class Mailbox:
         self._link = link
         self._pulse.heard()
 
-    def wait(self, token: str, seconds: float) -> bool:
-        """True when there is mail for ``token``; False if the connection breaks or time is over."""
+    def wait(self, token: str, seconds: float) -> int:
+        """The fence that came for ``token``; 0 if the connection breaks or time is over."""
         deadline = now() + seconds
         ticket = self._tickets.get(token) or _Ticket()
         ticket.waits = True
@@ -105,14 +106,14 @@ class Mailbox:
                 pass
             return ticket.mail
         finally:
-            ticket.mail = ticket.waits = False
+            ticket.mail, ticket.waits = 0, False
             self._ask_another()
 
     def _look(self, ticket: _Ticket, deadline: float) -> bool:
         """Read for all, or sleep while another does; False if the connection broke."""
         if self._reading.acquire(blocking=False):
             try:
-                return ticket.mail or self._read(ticket, deadline)
+                return bool(ticket.mail) or self._read(ticket, deadline)
             finally:
                 self._reading.release()
         ticket.look.wait(deadline - now())
@@ -135,9 +136,10 @@ class Mailbox:
 
     def _deliver(self, reply: Reply) -> None:
         self._pulse.heard()
-        ticket = self._tickets.get(_token_in(reply) or "")
+        token, fence = _mail_in(reply)
+        ticket = self._tickets.get(token)
         if ticket:
-            ticket.mail = True
+            ticket.mail = fence
             ticket.look.set()
 
     def _is_alive(self) -> bool:
@@ -167,6 +169,16 @@ class Mailbox:
         self._disconnect()
 
 
+class _Letter:
+    """One awaiting waiter: ``fence`` is what it was handed."""
+
+    __slots__ = ("came", "fence")
+
+    def __init__(self) -> None:
+        self.fence = 0
+        self.came = asyncio.Event()
+
+
 class AsyncMailbox:
     """The awaited one, of one event loop: a task reads while anybody waits."""
 
@@ -174,7 +186,7 @@ class AsyncMailbox:
         self.channel = channel
         self._wire = wire
         self._link: AsyncLink | None = None
-        self._mail: dict[str, asyncio.Event] = {}
+        self._letters: dict[str, _Letter] = {}
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._pulse = _Pulse()
@@ -182,17 +194,17 @@ class AsyncMailbox:
     async def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
         if self._link is None and not connect:
             return None
-        self._mail.setdefault(token, asyncio.Event())
+        self._letters.setdefault(token, _Letter())
         async with self._connecting:
             if self._link is None:
                 await self._subscribe(now() + budget)
         return self.channel
 
     def expects(self, token: str) -> bool:
-        return token in self._mail
+        return token in self._letters
 
     def unexpect(self, token: str) -> None:
-        self._mail.pop(token, None)
+        self._letters.pop(token, None)
 
     async def _subscribe(self, deadline: float) -> None:
         link: AsyncLink | None = None
@@ -221,26 +233,28 @@ class AsyncMailbox:
 
     def _deliver(self, reply: Reply) -> None:
         self._pulse.heard()
-        mail = self._mail.get(_token_in(reply) or "")
-        if mail:
-            mail.set()
+        token, fence = _mail_in(reply)
+        letter = self._letters.get(token)
+        if letter:
+            letter.fence = fence
+            letter.came.set()
 
     def _wake_all(self) -> None:
-        for mail in self._mail.values():
-            mail.set()
+        for letter in self._letters.values():
+            letter.came.set()
 
-    async def wait(self, token: str, seconds: float) -> bool:
-        mail = self._mail.get(token)
-        if mail is None:
-            return False
+    async def wait(self, token: str, seconds: float) -> int:
+        letter = self._letters.get(token)
+        if letter is None:
+            return 0
         try:
             async with asyncio.timeout(seconds):
-                await mail.wait()
+                await letter.came.wait()
         except TimeoutError:
             await self._feel_pulse()
-        woken = mail.is_set() and self._link is not None
-        mail.clear()
-        return woken
+        letter.came.clear()
+        fence, letter.fence = letter.fence, 0
+        return fence
 
     async def _feel_pulse(self) -> None:
         verdict = self._pulse.verdict()

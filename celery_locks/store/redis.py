@@ -10,13 +10,13 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
-from celery_locks.store.base import Call, Effect, GiveWay, Listen, Nap, adrive, drive
+from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.router import Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
@@ -34,8 +34,6 @@ _NO_PLACE: Address = ("in this process", 0)
 _POLL = 0.02
 # While it cannot be listened to, a waiter asks this often: within the time it has to claim a grant.
 _DEAF_POLL = 0.2
-# Not everywhere; it costs a microsecond where nobody else wants the processor.
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def _channel(prefix: str) -> str:
@@ -89,8 +87,6 @@ class RedisStore:
                 return self._listen(effect)
             case Nap():
                 return self._nap(effect)
-            case GiveWay():
-                return _give_way()
 
     def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):
@@ -129,12 +125,12 @@ class RedisStore:
             mailbox = self._mailboxes.setdefault(address, Mailbox(self._channel, wire))
         return mailbox
 
-    def _nap(self, nap: Nap) -> bool:
+    def _nap(self, nap: Nap) -> int:
         for mailbox in list(self._mailboxes.values()):  # other threads add to it
             if mailbox.expects(nap.token):
                 return mailbox.wait(nap.token, nap.seconds)
         time.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
-        return False
+        return 0
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)
@@ -151,6 +147,8 @@ class RedisStore:
             mailbox.close()
         for wire in list(self._wires.values()):
             wire.close()
+        if self._twin is not None:
+            self._twin.close()
 
 
 class AsyncRedisStore:
@@ -204,8 +202,6 @@ class AsyncRedisStore:
                 return await self._listen(effect)
             case Nap():
                 return await self._nap(effect)
-            case GiveWay():
-                return await asyncio.sleep(0)
 
     async def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):
@@ -250,12 +246,12 @@ class AsyncRedisStore:
             mailbox = self._mine[address] = AsyncMailbox(_channel(self._prefix), wire)
         return mailbox
 
-    async def _nap(self, nap: Nap) -> bool:
+    async def _nap(self, nap: Nap) -> int:
         for mailbox in self._mine.values():
             if mailbox.expects(nap.token):
                 return await mailbox.wait(nap.token, nap.seconds)
         await asyncio.sleep(min(nap.seconds, _POLL if self._client is not None else _DEAF_POLL))
-        return False
+        return 0
 
     def unlisten(self, token: str) -> None:
         self._unlisten_elsewhere(None, token)
@@ -270,3 +266,4 @@ class AsyncRedisStore:
             await mailbox.close()
         for wire in self._wires.values():
             await wire.close()
+        self._twin.close()

@@ -100,10 +100,10 @@ class Site:
         kwargs = self._kwargs_for(address)
         if "credential_provider" in kwargs:
             return []
-        login = [kwargs[word] for word in ("username", "password") if kwargs.get(word)]
+        login = [_text(kwargs[word]) for word in ("username", "password") if kwargs.get(word)]
         said = [pack("AUTH", *login)] if login else []
         if name := kwargs.get("client_name"):
-            said.append(pack("CLIENT", "SETNAME", name))
+            said.append(pack("CLIENT", "SETNAME", _text(name)))
         if db := kwargs.get("db"):
             said.append(pack("SELECT", db))
         return said
@@ -111,6 +111,11 @@ class Site:
     def _kwargs_for(self, address: Address) -> Mapping[str, Any]:
         asks_sentinel = self.shape == "sentinel" and address in self.addresses
         return self.sentinel_kwargs if asks_sentinel else self.kwargs
+
+
+def _text(value: str | bytes) -> str:
+    """redis-py takes a login as bytes too."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import REPLACED, Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -23,7 +23,12 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
-WOKE = 2
+# What a waiter that is handed the lock has of it until it renews (CLAIM_MS in common.lua).
+CLAIM = 1.0
+
+
+# What the name of a lock from publish to start ends in; it lives beside the lock of the run.
+QUEUED = " (queued)"
 
 
 class Renewal(NamedTuple):
@@ -70,7 +75,7 @@ class Verbs:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
         if len(self.roots) == 1:
             return self.roots[0]
-        return self.roots[zlib.crc32(name.encode()) % len(self.roots)]
+        return self.roots[zlib.crc32(name.removesuffix(QUEUED).encode()) % len(self.roots)]
 
     def acquire(
         self,
@@ -81,8 +86,14 @@ class Verbs:
         alive: float = 0,
         channel: str = "-",
         ask_done: bool = False,
+        frees: tuple[str, str] = ("", ""),
+        replaces: bool = False,
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``."""
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``.
+
+        ``frees`` is the (name, token) of a lock to give back when this one is granted;
+        ``replaces`` takes the place of a holder that is a message nobody has begun.
+        """
         job = _job(holder)
         args = (
             spec.name,
@@ -90,11 +101,13 @@ class Verbs:
             _ms(spec.ttl),
             spec.limit,
             job,
-            holder.retries,
+            holder.attempt,
             _ms(alive),
             channel,
             holder.about(),
             int(ask_done),
+            *frees,
+            int(replaces),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
@@ -111,13 +124,13 @@ class Verbs:
         done: tuple[Holder, float] | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers 0 if the lock was not ours any more, 1 if it was, ``WOKE`` if one got it next.
+        """Answers True if the lock was ours until now.
 
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
-        mark = (_job(done[0]), done[0].retries, _ms(done[1])) if done else ("-", 0, 0)
+        mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
         args = (name, token, _ms(keep), *mark)
-        return Call(scripts.RELEASE, self.root(name), args, int, budget)
+        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
@@ -193,8 +206,10 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
             "use one limit for a name, or another name"
         )
-    _, lapses, position, _now, *holders = reply
-    return Conflict(spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position)
+    _, lapses, position, now, ticket, *holders = reply
+    return Conflict(
+        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000, ticket
+    )
 
 
 def _info(lock: list[Any], now: int) -> LockInfo:
@@ -216,12 +231,14 @@ def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
     fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
     waiting = fence == b"0"
     said = json.loads(rest[int(length) :])
+    replaced, tries = divmod(int(attempt), REPLACED)
     return Holder(
         token=token.decode(),
         fence=int(fence),
         task_id=None if job == b"-" else unquote(job[1:].decode()),
         task=said.get("task"),
-        retries=int(attempt),
+        retries=tries - 1,
+        replaced=replaced,
         worker=said.get("worker"),
         host=said.get("host"),
         pid=said.get("pid"),

@@ -1,1 +1,32 @@
-"""Helpers for tests, demos and benchmarks: real servers that need no installation."""
+"""Help for tests: locks in memory and their helpers (``tasks.py``), real servers (``servers.py``).
+
+::
+
+    from celery_locks.testing import assert_skipped, hold_lock
+
+    def test_a_second_bill_is_skipped(celery_locks_memory):     # a fixture of our pytest plugin
+        with hold_lock("invoice:42"):
+            assert_skipped(bill.apply(args=(42,)))
+
+Loaded when first asked for: the pytest plugin is in this package and must cost nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_locks.testing.tasks import (
+        assert_skipped,
+        hold_lock,
+        in_memory_locks,
+        lock_name_of,
+        locks_disabled,
+    )
+
+__all__ = ["assert_skipped", "hold_lock", "in_memory_locks", "lock_name_of", "locks_disabled"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.tasks"), name)

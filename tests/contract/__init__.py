@@ -1,1 +1,1 @@
-"""One suite over every store and both faces; `places.py` says which, `faces.py` how one test drives both."""
+"""One suite over every store (`places.py`) and both faces (`faces.py`)."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from celery_locks import flows
 from celery_locks.keeper import keeper
 from tests.contract.faces import Face
 from tests.contract.places import PLACES, Place, make_place
@@ -44,3 +45,10 @@ def in_thread() -> Iterator[Callable[..., Any]]:
 
     with ThreadPoolExecutor(32) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not woken now waits for half a minute: longer than any test here."""
+    monkeypatch.setattr(flows, "REPOLL", 30.0)
+    monkeypatch.setattr(flows, "ALIVE", 90.0)

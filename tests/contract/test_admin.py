@@ -65,6 +65,7 @@ def test_force_release_takes_it_from_the_holder(face: Face, other: Face, place: 
     assert other.is_locked("a")
 
 
+@pytest.mark.usefixtures("without_repoll")
 def test_force_release_gives_it_to_the_next_in_line(
     face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
 ) -> None:

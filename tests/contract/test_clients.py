@@ -1,4 +1,4 @@
-"""Every kind of client and URL becomes the same locks: where and who are taken over, the rest is ours."""
+"""Every kind of client becomes the same locks: where and who are taken over, the rest is ours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,8 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_locks import AsyncLocks, Conflict, Locks, LockUsageError
 from celery_locks.store.redis import RedisStore
@@ -165,7 +167,7 @@ def test_cluster_spreads_its_locks(cluster: Any) -> None:
 
 
 def test_clients_own_retries_and_timeouts_are_not_taken_over(valkey: Any) -> None:
-    client = valkey.client(socket_timeout=77, retry_on_timeout=True)
+    client = valkey.client(socket_timeout=77, retry=Retry(NoBackoff(), 9))
     store = RedisStore.from_client(client, "x")
     assert "socket_timeout" not in store.site.kwargs
     assert "retry" not in store.site.kwargs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin, flows
+from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin
 from celery_locks.model import LockSpec
 from tests.contract.faces import Face
 from tests.contract.places import Place
@@ -21,13 +21,6 @@ def waiters(face: Face, name: str) -> int:
 
 def in_line(face: Face, name: str, count: int) -> None:
     wait_until(lambda: waiters(face, name) == count, what=f"{count} waiters on {name}")
-
-
-@pytest.fixture
-def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not woken now waits for half a minute: longer than any test here."""
-    monkeypatch.setattr(flows, "REPOLL", 30.0)
-    monkeypatch.setattr(flows, "ALIVE", 90.0)
 
 
 @pytest.mark.usefixtures("without_repoll")
@@ -181,17 +174,14 @@ def test_newcomer_with_another_limit_is_refused_when_the_line_gets_the_slot(
 ) -> None:
     """Every holder lapsed, but one in line goes in with limit 2: the newcomer must hear of it."""
     locks = place.locks()
-    for lease in [face.acquire("s", limit=2) for _ in range(2)]:
-        queued = lease
-    assert isinstance(
-        locks.perform(locks.verbs.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)),
-        Conflict,
-    )
+    for _ in range(2):
+        assert face.acquire("s", limit=2)
+    queued = locks.verbs.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)
+    assert isinstance(locks.perform(queued), Conflict)
     for holder in face.holders("s"):
         place.lapse("s", holder.token)
     with pytest.raises(LimitMismatch):
         other.acquire("s", limit=asked)
-    assert queued
     info = face.info("s")
     assert info
     assert (info.limit, [h.token for h in info.holders], info.waiters) == (2, ["first"], ())
@@ -209,7 +199,7 @@ def test_waiters_are_seen_in_their_order(face: Face, place: Place) -> None:
         (who, who, 7.0) for who in ("one", "two", "three")
     ]
     assert all(abs(w.acquired_at - info.as_of) < 10 for w in info.waiters), "when they came"
-    assert [listed for listed in admin.list_locks(locks)][0].waiters == info.waiters
+    assert [listed.waiters for listed in admin.list_locks(locks)] == [info.waiters]
 
 
 @pytest.mark.usefixtures("without_repoll")
@@ -262,3 +252,18 @@ async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
     finally:
         await locks.close()
         await other.close()
+
+
+def test_first_in_line_takes_a_lapsed_lock_when_it_asks(face: Face, place: Place) -> None:
+    """At once and for its whole ttl, not for the short time in which others would confirm."""
+    locks = place.locks()
+    lease = face.acquire("a", ttl=60)
+    asks = locks.verbs.acquire(LockSpec("a", 40), "first", Holder(), alive=60)
+    assert isinstance(locks.perform(asks), Conflict)
+    place.lapse("a", lease.token)
+    assert locks.perform(asks) > lease.fence
+    info = face.info("a")
+    assert info
+    assert [h.token for h in info.holders] == ["first"]
+    assert info.remaining > 30
+    assert info.waiters == ()

@@ -32,7 +32,7 @@ from celery_locks.testing.servers import EmbeddedServer
 START = 1_800_000_000_000_000  # microseconds
 CLAIM, FORGET = 500, 60_000  # ms, as common.lua has them
 
-LIMITS = {"mutex": 1, "semaphore": 3}
+LIMITS = {"mutex": 1, "semaphore": 2}
 
 
 @dataclass
@@ -239,6 +239,8 @@ class ServerWorld(World):
 TOKENS = {name: [f"{name[0]}{i}" for i in range(7)] for name in LIMITS}
 names = st.sampled_from(sorted(LIMITS))
 pairs = st.sampled_from([(name, token) for name in LIMITS for token in TOKENS[name]])
+# One of those who hold it or wait for it, by number; 0 is a stranger.
+picks = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
 ttls = st.sampled_from([1000, 1500, 30_000])
 
 
@@ -262,11 +264,22 @@ class Machine(RuleBasedStateMachine):
         pair=pairs,
         ttl=ttls,
         alive=st.sampled_from([0, 0, 400, 2400, 90_000]),
-        other_limit=st.sampled_from([0, 0, 0, 0, 0, 1, 2, 4]),
+        other_limit=st.sampled_from([0] * 12 + [1, 2, 4]),
         attempt=st.sampled_from([None, None, None, 0, 1, 2]),
         twice=st.booleans(),
     )
     def acquire(
+        self,
+        pair: tuple[str, str],
+        ttl: int,
+        alive: int,
+        other_limit: int,
+        attempt: int | None,
+        twice: bool,
+    ) -> None:
+        self._acquire(pair, ttl, alive, other_limit, attempt, twice)
+
+    def _acquire(
         self,
         pair: tuple[str, str],
         ttl: int,
@@ -297,26 +310,47 @@ class Machine(RuleBasedStateMachine):
         ends = min(h.until for h in lock.holders.values())
         assert conflict.lapses_in == (ends - self.model.now) / 1000
 
-    @rule(pair=pairs, keep=st.sampled_from([0, 0, 0, 700]))
-    def release(self, pair: tuple[str, str], keep: int) -> None:
-        name, token = pair
+    @rule(pair=pairs, ttl=ttls, alive=st.sampled_from([2400, 90_000]))
+    def join(self, pair: tuple[str, str], ttl: int, alive: int) -> None:
+        """What most do: stand in line."""
+        self._acquire(pair, ttl, alive, 0, None, False)
+
+    def _someone(self, name: str, pick: int) -> str:
+        lock = self.model.locks[name]
+        tokens = [token for token in (*lock.holders, *lock.line) if token[0] != "-"]
+        return tokens[pick % len(tokens)] if pick and tokens else "stranger"
+
+    @rule(name=names, pick=picks, alive=st.sampled_from([2400, 90_000]))
+    def ask_again(self, name: str, pick: int, alive: int) -> None:
+        """A waiter polls or confirms; a holder's answer was lost."""
+        token = self._someone(name, pick)
+        if token != "stranger":
+            self._acquire((name, token), 1500, alive, 0, None, False)
+
+    @rule(name=names, pick=picks, keep=st.sampled_from([0, 0, 0, 700]))
+    def release(self, name: str, pick: int, keep: int) -> None:
+        token = self._someone(name, pick)
         answer = self.world.perform(self.verbs.release(name, token, keep=keep / 1000))
         assert answer == self.model.release(name, token, keep)
 
-    @rule(leases=st.lists(st.tuples(pairs, ttls), min_size=1, max_size=5))
-    def renew(self, leases: list[tuple[tuple[str, str], int]]) -> None:
-        batch = [Renewal(name, token, ttl / 1000) for (name, token), ttl in leases]
+    @rule(leases=st.lists(st.tuples(names, picks, ttls), min_size=1, max_size=4))
+    def renew(self, leases: list[tuple[str, int, int]]) -> None:
+        batch = [Renewal(name, self._someone(name, pick), ttl / 1000) for name, pick, ttl in leases]
         answers = self.world.perform(self.verbs.renew(batch, 1))
-        lost = {token for (name, token), ttl in leases if not self.model.renew(name, token, ttl)}
-        assert answers == lost
+        held = [self.model.renew(name, token, round(ttl * 1000)) for name, token, ttl in batch]
+        assert answers == {r.token for r, ours in zip(batch, held, strict=True) if not ours}
 
-    @rule(pair=pairs, one=st.booleans())
-    def force_release(self, pair: tuple[str, str], one: bool) -> None:
-        name, token = pair if one else (pair[0], "")
+    @rule(name=names, pick=picks, one=st.sampled_from([True, True, True, False]))
+    def force_release(self, name: str, pick: int, one: bool) -> None:
+        token = self._someone(name, pick) if one else ""
         taken = self.world.perform(self.verbs.force_release(name, token))
         assert {h.token for h in taken} == self.model.force_release(name, token)
 
-    @rule(micros=st.sampled_from([1, 999, 1000, 250_000, 500_000, 501_000, 1_500_000, 40_000_000]))
+    @rule(
+        micros=st.sampled_from(
+            [1, 999, 1000, 250_000, 250_000, 501_000, 501_000, 1_500_000, 40_000_000]
+        )
+    )
     def time_passes(self, micros: int) -> None:
         self.model.micros += micros
         self.world.set_clock(self.model.micros)

@@ -186,7 +186,7 @@ def test_locks_of_a_cluster_primary_without_replica_are_told_as_lost(
         node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
     told = {f"lock{n}": Callback() for n in range(24)}
     held = {
-        name: (face := faces[n % 2], face.acquire(name, ttl=3, on_lost=callback))
+        name: (face := faces[n % 2], face.acquire(name, ttl=2, on_lost=callback))
         for n, (name, callback) in enumerate(told.items())
     }
     victim, hit = owner_and_locks(bare, faces[0], held)

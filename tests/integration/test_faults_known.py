@@ -43,7 +43,7 @@ def test_renewer_survives_an_error(
     """A renewer that dies of one error loses every lock of the process and tells nobody."""
     face = locks(clean.url)
     lease = face.acquire("survives", ttl=1.5)
-    store = face.locks._store
+    store = face.locks._store.twin()
     perform, failures = store.perform, [error, error]
 
     def failing(effect: Any) -> Any:
@@ -82,8 +82,9 @@ def test_release_that_fails_oddly_does_not_stop_the_renewer(
         asked.append(now())
         raise RuntimeError("of a bug")
 
-    monkeypatch.setattr(odd.locks._store, "perform", failing)
-    keeper.give_back("x", "t", odd.locks._store, odd.locks.verbs, now() + 2)
+    store = odd.locks._store.twin()
+    monkeypatch.setattr(store, "perform", failing)
+    keeper.give_back("x", "t", store, odd.locks.verbs, now() + 2)
     lease = face.acquire("held", ttl=1)
     wait_until(lambda: lease.renewals >= 4, 3)
     assert len(asked) < 12, "the keeper spins"

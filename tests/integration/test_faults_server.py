@@ -203,15 +203,15 @@ def test_paused_server_leaves_nothing_half_taken(face: Open, server: EmbeddedSer
     locks = face(server.url)
     locks.release(locks.acquire("warm", ttl=30))
     server.pause()
-    with at_most(2.0), pytest.raises(LockUnavailable):
-        locks.acquire("mine", ttl=6)
+    with at_most(1.0), pytest.raises(LockUnavailable):
+        locks.acquire("mine", ttl=3)
     server.resume()
 
     def only_the_counter() -> bool:
         left: Any = server.ask("KEYS", "*")
         return [key for key in left if not key.endswith(":fence")] == []
 
-    wait_until(only_the_counter, 3, what="the late grant to be given back")
+    wait_until(only_the_counter, 2, what="the late grant to be given back")
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.7", "2.8.0"])

@@ -137,14 +137,14 @@ def child(n):
     return work
 
 forks, began = 0, time.monotonic()
-while time.monotonic() - began < 2.5:
+while time.monotonic() - began < 1.5:
     for pid in [fork(child(n)) for n in range(6)]:
         join(pid)
         forks += 1
-assert forks > 50, forks
+assert forks > 20, forks
 for lease in leases:
     lease.check()
-    assert lease.renewals >= 2
+    assert lease.renewals >= 1
 """,
         clean,
     )

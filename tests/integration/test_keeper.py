@@ -13,6 +13,7 @@ from celery_locks.keeper import keeper
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.child import run_python
 from tests.support.news import News
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Any]
@@ -28,7 +29,7 @@ def test_thousand_leases_are_renewed_in_few_calls(
 ) -> None:
     """A worker with a thousand locks must not be a thousand round trips."""
     face = locks(server.url)
-    leases = [face.acquire(f"lock{n}", ttl=6) for n in range(1000)]
+    leases = [face.acquire(f"lock{n}", ttl=4) for n in range(1000)]
     wait_until(lambda: all(lease.renewals >= 1 for lease in leases), 6)
     before, rounds = scripts_run(server), min(lease.renewals for lease in leases)
     wait_until(lambda: all(lease.renewals >= rounds + 1 for lease in leases), 6)
@@ -143,3 +144,41 @@ def test_acquire_and_release_leave_no_pipe_or_socket_behind(
     for _ in range(50):
         face.release(face.acquire("again", ttl=5))
     assert open_files() == before
+
+
+def test_thread_that_cannot_start_is_no_silent_keeper(valkey: EmbeddedServer) -> None:
+    """At the limit of threads the first lease fails loudly, and a later one starts the keeper."""
+    run_python(
+        f"""
+        import _thread, time
+        from celery_locks import Locks
+
+        def refuse(*_):
+            raise RuntimeError("can't start new thread")
+
+        locks = Locks.from_url("{valkey.url}")
+        start, _thread.start_new_thread = _thread.start_new_thread, refuse
+        try:
+            locks.acquire("first", ttl=1)
+        except RuntimeError:
+            _thread.start_new_thread = start
+        lease = locks.acquire("second", ttl=1)
+        ends = time.monotonic() + 3
+        while lease.renewals < 3:
+            assert time.monotonic() < ends, "nobody renews"
+            time.sleep(0.01)
+        """
+    )
+
+
+def test_dead_server_costs_a_living_one_nothing(
+    locks: Open, valkey: EmbeddedServer, proxy: Proxy, news: News
+) -> None:
+    """Leases on both, one thread: the silent one is asked last and cannot use up the time."""
+    dead = [locks(proxy.url).acquire(f"dead{n}", ttl=1.5) for n in range(4)]
+    alive = locks(valkey.url).acquire("alive", ttl=1.5)
+    proxy.black_hole()
+    for lease in dead:
+        news.wait(lease, "lost", 3)
+    assert alive.state is State.HELD
+    assert not {"lost", "suspended"} & set(news.of(alive))

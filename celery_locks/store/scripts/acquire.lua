@@ -2,10 +2,13 @@
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
+--      11 name, 12 token of another lock to give back when this one is granted, or ''
+--      13 '1' to take the place of a holder that is a message nobody has begun (attempt 0)
 -- returns the fence (an integer): granted
 --         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
---         {'busy', lapses in ms, position, now, [token, expiry, record]...}: up to 8 holders
+--         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
+--         holders; a grant that follows has a fence above the ticket
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -28,6 +31,10 @@ end
 
 local function take()
   local fence = grant(name, token, now + ttl, rest)
+  if ARGV[12] ~= '' then
+    if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
+    redis.call('HDEL', records, ARGV[12])
+  end
   forget_lapsed_names()
   return fence
 end
@@ -56,14 +63,16 @@ local function predecessor(holders)
   end
 end
 
--- Who asks again keeps its ticket; a new one is the last.
+-- Who asks again keeps its ticket; a new one is the last. Returns position and ticket.
 local function enqueue()
   local queue = root .. 'q:' .. name
-  local before = redis.call('ZRANK', queue, token)
-  if not before then redis.call('ZADD', queue, next_number(), token) end
+  local ticket = redis.call('ZSCORE', queue, token)
   redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now + alive, name)
-  return before and before + 1 or redis.call('ZCARD', queue)
+  if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
+  ticket = next_number()
+  redis.call('ZADD', queue, ticket, token)
+  return redis.call('ZCARD', queue), ticket
 end
 
 -- It may stand in line, with the limit of then.
@@ -76,8 +85,13 @@ local function refuse(theirs)
 end
 
 local function busy(holders)
-  local position = alive > 0 and enqueue() or redis.call('ZCARD', root .. 'q:' .. name) + 1
-  local reply = {'busy', holders[2] - now, position, now}
+  local position, ticket
+  if alive > 0 then
+    position, ticket = enqueue()
+  else
+    position, ticket = redis.call('ZCARD', root .. 'q:' .. name) + 1, 0
+  end
+  local reply = {'busy', holders[2] - now, position, now, ticket}
   for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
@@ -115,7 +129,18 @@ if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
   if theirs and theirs ~= limit then return refuse(theirs) end
 end
-local former = job ~= '-' and predecessor(holders)
+-- The message that is replaced must not run when it comes: it counts as ended.
+local function replaced()
+  for i = 1, #holders, 2 do
+    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
+    if tries == '0' then
+      redis.call('SET', root .. 'd:' .. theirs, 1, 'PX', math.max(ttl, holders[i + 1] - now))
+      return holders[i]
+    end
+  end
+end
+
+local former = job ~= '-' and predecessor(holders) or ARGV[13] == '1' and replaced()
 if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end

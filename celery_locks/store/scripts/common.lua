@@ -11,7 +11,7 @@
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.
--- A waiter has fence 0 and, as since, the moment until which it counts as alive.
+-- Attempt 0 is a message that nobody has begun. A waiter has fence 0 and, as since, the moment until which it counts as alive.
 --
 -- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
 
@@ -21,8 +21,9 @@ local clock = redis.call('TIME')
 local micros = clock[1] * 1000000 + clock[2]
 local now = math.floor(micros / 1000)
 
--- A granted waiter has this long to confirm before the next in line is asked.
-local CLAIM_MS = 500
+-- What a waiter is granted at first: so long it has to renew before the next in line is asked.
+-- verbs.py knows the same number.
+local CLAIM_MS = 1000
 -- A lapsed name is forgotten this long after; until then its holder may still revive it.
 local FORGET_MS = 60000
 
@@ -36,8 +37,8 @@ local function next_number()
 end
 
 -- The holder's zset goes last: whatever fails before it (a key of a foreign type) leaves no lock.
-local function grant(name, token, expiry, rest)
-  local fence = next_number()
+local function grant(name, token, expiry, rest, fence)
+  fence = fence or next_number()
   redis.call('ZADD', index, 'GT', expiry, name)
   redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, now) .. rest)
   redis.call('ZADD', root .. 'h:' .. name, expiry, token)
@@ -51,28 +52,28 @@ local function drop_lapsed(held)
   end
 end
 
--- Gives free slots to the first living waiters, for the claim window, and tells each of them.
+-- Gives free slots to the first living waiters, for the claim window, and tells each its fence.
 -- Nobody listening on a waiter's channel means its process is gone: the next one is asked.
--- Returns how many slots are taken then, true if the next one is for the waiter `self`, which is
--- not granted here, and true if a process was woken.
+-- Returns how many slots are taken then, and true if the next one is for the waiter `self`, which
+-- is not granted here.
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   if head then drop_lapsed(held) end
-  local taken, woken = redis.call('ZCARD', held), false
+  local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''
     local alive, rest, limit, channel = record:match('^0 (%d+) (%d+ (%d+) %S+ %d+ (%S+) .*)$')
     if limit and taken >= tonumber(limit) then break end
-    if head == self then return taken, true, woken end
+    if head == self then return taken, true end
     redis.call('ZREM', queue, head)
     local heard = alive and tonumber(alive) > now and 1 or 0
+    local fence = heard == 1 and next_number()
     if heard == 1 and channel ~= '-' then
-      heard = redis.pcall('PUBLISH', channel, head)
-      woken = woken or heard ~= 0
+      heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', head, fence))
     end
     if heard ~= 0 then
-      grant(name, head, now + CLAIM_MS, rest)
+      grant(name, head, now + CLAIM_MS, rest, fence)
       taken = taken + 1
       if taken >= tonumber(limit) then break end
     elseif alive then
@@ -80,16 +81,11 @@ local function hand_over(name, self)
     end
     head = redis.call('ZRANGE', queue, 0, 0)[1]
   end
-  return taken, false, woken
+  return taken
 end
 
 -- A slot came free: hand it over, or forget the name if nobody holds it or waits for it.
--- Returns true if a process was woken.
 local function pass_on(name)
-  local taken, _, woken = 0, false, false
-  if redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name) > 0 then
-    taken, _, woken = hand_over(name)
-  end
-  if taken == 0 then redis.call('ZREM', index, name) end
-  return woken
+  local used = redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name)
+  if used == 0 or hand_over(name) == 0 then redis.call('ZREM', index, name) end
 end

@@ -1,7 +1,7 @@
 -- release: give the slot back and hand it to the next in line; a waiter leaves the queue by it too.
 -- ARGV 1 name  2 token  3 ms to keep the slot taken still (at_least), or 0
 --      4 job, 5 attempt, 6 ms: remember that this attempt ended; or 4 '-'
--- returns 1 released, 2 released and a waiting process woken, 0 not ours (taken, or only waiting)
+-- returns 1 released, 0 not ours (lapsed and taken, or only waiting)
 --
 -- ZREM comes first: it needs no memory, and after a first write a script may go on under OOM.
 
@@ -19,5 +19,5 @@ if record then
   redis.call('ZADD', held, now + keep, '-' .. token)
   return 1
 end
-local woken = pass_on(name)
-return was_held == 1 and woken and 2 or was_held
+pass_on(name)
+return was_held

@@ -1,0 +1,312 @@
+"""The app that the worker tests drive: a few tasks that say when they run and wait when told to.
+
+The worker (a subprocess) and the test build the same app from the same settings; those of the
+worker come in an environment variable. Every task writes to one journal on the server, so that a
+test reads what ran, where and when. A task given a gate goes on when the test opens it: no test
+depends on how long something takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from celery import Celery, Task, shared_task
+from pydantic import BaseModel
+
+from celery_locks import LockedTask, LockEvent, current_lease, single_instance, subscribe
+
+CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
+JOURNAL, EVENTS = "test-journal", "test-events"
+_LONGEST_GATE = 60.0
+
+_clients: dict[tuple[int, str], redis.Redis] = {}
+
+
+def client_of(url: str) -> redis.Redis:
+    """One per process: a client must not be shared over a fork."""
+    key = (os.getpid(), url)
+    if key not in _clients:
+        _clients[key] = redis.Redis.from_url(url)
+    return _clients[key]
+
+
+def make_app(conf: Mapping[str, Any]) -> Celery:
+    settings = dict(conf)
+    app = Celery("tests", set_as_current=False, **settings.pop("celery", {}))
+    app.conf.update(
+        broker_connection_retry_on_startup=True,
+        task_serializer="json",
+        worker_hijack_root_logger=False,
+        **settings,
+    )
+    _add_tasks(app)
+    return app
+
+
+def note(app: Any, what: str, task: Any, **more: Any) -> None:
+    lease = current_lease()
+    entry = {
+        "what": what,
+        "task": task.name,
+        "id": task.request.id,
+        "retries": task.request.retries,
+        "pid": os.getpid(),
+        "at": time.time(),
+        "lock": lease.name if lease else None,
+        "fence": lease.fence if lease else 0,
+        **more,
+    }
+    client_of(app.conf.journal_url).rpush(JOURNAL, json.dumps(entry))
+
+
+@contextmanager
+def noted(app: Any, task: Any, **more: Any) -> Iterator[None]:
+    note(app, "start", task, **more)
+    try:
+        yield
+    finally:
+        note(app, "end", task, **more)
+
+
+def pass_gate(app: Any, gate: str | None) -> None:
+    ends = time.monotonic() + _LONGEST_GATE
+    while gate and not client_of(app.conf.journal_url).exists(f"gate:{gate}"):
+        if time.monotonic() > ends:
+            raise TimeoutError(f"nobody opened the gate {gate}")
+        time.sleep(0.01)
+
+
+class Order(BaseModel):
+    id: int
+    lines: list[str] = []
+
+
+class Passing(Exception):
+    """An error that a second attempt does not have."""
+
+
+class Deadly:
+    """A result that kills the process which serialises it."""
+
+    def __reduce__(self) -> Any:
+        os._exit(7)
+
+
+def _add_tasks(app: Celery) -> None:
+    locked: dict[str, Any] = {"base": LockedTask, "bind": True, "shared": False}
+
+    @app.task(name="echo", shared=False)
+    def echo(value: Any = None) -> Any:
+        return value
+
+    @app.task(name="gather", shared=False)
+    def gather(values: Any) -> Any:
+        return values
+
+    @app.task(name="work", lock_key="{key}", **locked)
+    def work(self: Any, key: str, gate: str | None = None) -> Any:
+        with noted(app, self):
+            pass_gate(app, gate)
+            self.lock.check()
+        return key
+
+    @app.task(name="shows", lock_key="{key}", **locked)
+    def shows(self: Any, key: str) -> Any:
+        said = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
+        return {
+            "headers": self.request.headers,
+            "priority": self.request.delivery_info["priority"],
+            **{word: getattr(self.request, word) for word in said},
+        }
+
+    @app.task(name="late", lock_key="{key}", acks_late=True, **locked)
+    def late(self: Any, key: str, gate: str | None = None) -> Any:
+        with noted(app, self):
+            pass_gate(app, gate)
+        return key
+
+    @app.task(
+        name="stubborn", lock_key="{key}", acks_late=True, reject_on_worker_lost=True, **locked
+    )
+    def stubborn(self: Any, key: str, gate: str | None = None, deadly: bool = False) -> Any:
+        first = not client_of(app.conf.journal_url).incr(f"stubborn:{self.request.id}") > 1
+        with noted(app, self):
+            pass_gate(app, gate)
+        return Deadly() if deadly and first else key
+
+    @app.task(name="again", lock_key="{key}", max_retries=3, **locked)
+    def again(
+        self: Any,
+        key: str,
+        times: int = 1,
+        countdown: float = 0,
+        gate: str | None = None,
+        throw: bool = True,
+    ) -> Any:
+        with noted(app, self):
+            pass_gate(app, gate)
+            if self.request.retries < times:
+                self.retry(countdown=countdown, throw=throw)
+        return self.request.retries
+
+    @app.task(
+        name="auto",
+        lock_key="{key}",
+        autoretry_for=(Passing,),
+        retry_backoff=False,
+        default_retry_delay=0,
+        max_retries=2,
+        **locked,
+    )
+    def auto(self: Any, key: str, times: int = 1) -> Any:
+        with noted(app, self):
+            if self.request.retries < times:
+                raise Passing(f"attempt {self.request.retries}")
+        return self.request.retries
+
+    @app.task(
+        name="dies", lock_key="{key}", retry_on_worker_lost=True, default_retry_delay=0, **locked
+    )
+    def dies(self: Any, key: str, times: int = 1) -> Any:
+        note(app, "start", self)
+        if self.request.retries < times:
+            os._exit(9)
+        return self.request.retries
+
+    @app.task(name="replaces", acks_late=True, **locked)
+    def replaces(self: Any, countdown: float | None = None, times: int = 1) -> Any:
+        note(app, "start", self)
+        if times:
+            raise self.replace(replaces.s(countdown, times - 1).set(countdown=countdown))
+        return "replaced"
+
+    @app.task(name="mutates", **locked)
+    @single_instance
+    def mutates(self: Any, items: list[Any], gate: str | None = None) -> Any:
+        with noted(app, self):
+            items.append("more")
+            pass_gate(app, gate)
+        return items
+
+    @app.task(name="by_id", **locked)
+    def by_id(self: Any) -> Any:
+        with noted(app, self):
+            return self.lock.name
+
+    @app.task(name="open", lock_enabled=False, **locked)
+    def open_(self: Any) -> Any:
+        return bool(self.lock), self.lock.fence, self.lock.check()
+
+    _add_placements(app)
+    _add_outsiders(app)
+
+
+def lock_here() -> str | None:
+    lease = current_lease()
+    return lease.name if lease else None
+
+
+def _add_placements(app: Celery) -> None:
+    """``@single_instance`` wherever DESIGN.md says that it may stand; each answers with its lock."""
+
+    @app.task(base=LockedTask, name="below_locked", shared=False)
+    @single_instance(key="below_locked:{n}")
+    def below_locked(n: int) -> Any:
+        return lock_here()
+
+    @app.task(name="below_plain", shared=False)
+    @single_instance(key="below_plain:{n}")
+    def below_plain(n: int) -> Any:
+        return lock_here()
+
+    @single_instance(key="above_locked:{n}")
+    @app.task(base=LockedTask, name="above_locked", shared=False)
+    def above_locked(n: int) -> Any:
+        return lock_here()
+
+    @single_instance(key="above_plain:{n}")
+    @app.task(name="above_plain", shared=False)
+    def above_plain(n: int) -> Any:
+        return lock_here()
+
+    @app.task(name="bare", shared=False)
+    @single_instance
+    def bare(n: int, *, and_: int = 2) -> Any:
+        return lock_here()
+
+    @single_instance
+    @app.task(name="bare_above", shared=False)
+    def bare_above(n: int) -> Any:
+        return lock_here()
+
+    @app.task(bind=True, name="bound", shared=False)
+    @single_instance(key="bound:{n}")
+    def bound(self: Any, n: int) -> Any:
+        return self.lock.name
+
+    @app.task(
+        base=LockedTask, lock_key=lambda n, **_: f"callable:{n}", name="callable_", shared=False
+    )
+    def callable_(n: int, other: int = 0) -> Any:
+        return lock_here()
+
+    @app.task(name="auto_below", autoretry_for=(Passing,), default_retry_delay=0, shared=False)
+    @single_instance(key="auto_below:{n}")
+    def auto_below(n: int) -> Any:
+        return lock_here()
+
+    class ClassBased(LockedTask):
+        name = "class_based"
+        lock_key = "class_based:{n}"
+
+        def run(self, n: int) -> Any:
+            return self.lock.name
+
+    app.register_task(ClassBased())
+
+    class PlainClass(Task):
+        name = "plain_class"
+
+        @single_instance(key="plain_class:{n}")
+        def run(self, n: int) -> Any:
+            return lock_here()
+
+    app.register_task(PlainClass())
+
+
+@shared_task(name="shared_below")
+@single_instance(key="shared_below:{n}")
+def shared_below(n: int) -> Any:
+    return lock_here()
+
+
+@shared_task(base=LockedTask, name="shared_locked", lock_key="shared_locked:{n}")
+def shared_locked(n: int) -> Any:
+    return lock_here()
+
+
+def _add_outsiders(app: Celery) -> None:
+    @app.task(
+        base=LockedTask, name="ordered", pydantic=True, lock_key="order:{order[id]}", shared=False
+    )
+    def ordered(order: Order) -> Any:
+        return {"id": order.id, "lock": lock_here()}
+
+
+def _write_event(url: str) -> Any:
+    def write(event: LockEvent) -> None:
+        entry = {"kind": event.kind, "name": event.name, "task": event.detail.get("task")}
+        client_of(url).rpush(EVENTS, json.dumps(entry))
+
+    return write
+
+
+if CONF_VARIABLE in os.environ:
+    app = make_app(json.loads(os.environ[CONF_VARIABLE]))
+    subscribe(_write_event(app.conf.journal_url))

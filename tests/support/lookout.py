@@ -1,0 +1,62 @@
+"""Looks at some locks all the time and remembers when each was held."""
+
+import threading
+import time
+from typing import NamedTuple
+
+from celery_locks import Locks
+from tests.support.journal import Run
+
+
+class Look(NamedTuple):
+    """The lock was held, or not, at some moment between ``before`` and ``after``."""
+
+    before: float
+    after: float
+    held: bool
+
+
+class Lookout:
+    """Use as a context manager; the looks of a key go on until the block ends."""
+
+    def __init__(self, url: str, keys: list[str]) -> None:
+        self._locks = Locks.from_url(url)
+        self._looks: dict[str, list[Look]] = {key: [] for key in keys}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "Lookout":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._locks.close()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.01):
+            for key, looks in self._looks.items():
+                before = time.time()
+                held = self._locks.is_locked(key)
+                looks.append(Look(before, time.time(), held))
+
+    def held_throughout(self, key: str, run: Run) -> int:
+        """Fails if the lock was seen free during the run; returns how often it was looked at."""
+        within = [
+            look
+            for look in self._looks[key]
+            if run.began < look.before and look.after < run.last_sign
+        ]
+        unlocked = [look.before - run.began for look in within if not look.held]
+        assert not unlocked, f"free {len(unlocked)} times while it ran, first after {unlocked[0]} s"
+        return len(within)
+
+    def free_after(self, key: str, run: Run) -> float:
+        """How long after the run's last sign the lock was first seen free."""
+        free = [look.after for look in self._looks[key] if look.before > run.last_sign]
+        found = [
+            look.after for look in self._looks[key] if look.before > run.last_sign and not look.held
+        ]
+        assert found, f"never seen free in {len(free)} looks after the run"
+        return found[0] - run.last_sign

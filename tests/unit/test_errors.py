@@ -1,0 +1,96 @@
+"""The tree as its docstring draws it, and errors that survive the way through a result backend."""
+
+import pickle
+
+import pytest
+
+from celery_locks import errors
+from celery_locks.errors import (
+    LeaseLost,
+    LimitMismatch,
+    LockConflict,
+    LockError,
+    LockUnavailable,
+    LockUsageError,
+    TaskLockAcquireError,
+)
+from celery_locks.model import Conflict, Holder
+
+PARENTS = {
+    "LockConflict": "LockError",
+    "TaskLockAcquireError": "LockConflict",
+    "LeaseLost": "LockError",
+    "LockUnavailable": "LockError",
+    "ServerReadOnly": "LockUnavailable",
+    "ServerOutOfMemory": "LockUnavailable",
+    "ServerRefused": "LockUnavailable",
+    "ServerTooOld": "LockUnavailable",
+    "ForeignData": "LockUnavailable",
+    "LockUsageError": "LockError",
+    "LimitMismatch": "LockUsageError",
+}
+CONFLICT = Conflict(
+    "invoice:42",
+    (
+        Holder(token="t", fence=7, task_id="id", task="shop.bill", worker="w1@host", pid=12),
+        Holder(host="h2", pid=3),
+    ),
+    4.25,
+    2,
+)
+
+
+def test_tree_is_as_drawn() -> None:
+    found = {
+        name: cls.__mro__[1].__name__
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, LockError) and cls is not LockError
+    }
+    assert found == PARENTS
+    assert all(name in (errors.__doc__ or "") for name in found)
+
+
+def test_usage_error_is_a_value_error() -> None:
+    assert issubclass(LockUsageError, ValueError)
+    assert issubclass(LimitMismatch, ValueError)
+
+
+@pytest.mark.parametrize("cls", [LockConflict, TaskLockAcquireError])
+def test_conflict_survives_pickling(cls: type[LockConflict]) -> None:
+    """Celery pickles what a task raises; an error that cannot be unpickled hides the reason."""
+    again = pickle.loads(pickle.dumps(cls(CONFLICT)))
+    assert type(again) is cls
+    assert again.conflict == CONFLICT
+    assert (again.name, again.holders) == ("invoice:42", CONFLICT.holders)
+    assert again.holder == CONFLICT.holders[0]
+    assert str(again) == str(cls(CONFLICT))
+
+
+def test_conflict_says_who_and_where() -> None:
+    said = str(LockConflict(CONFLICT))
+    assert said == (
+        "lock 'invoice:42' is held by task shop.bill[id] on w1@host, pid 12 and 1 more; "
+        "it lapses in 4.2 s if not renewed"
+    )
+
+
+def test_conflict_without_holders_has_no_holder() -> None:
+    error = LockConflict(Conflict("a", (), 0.0, 1))
+    assert error.holder is None
+    assert "is held;" in str(error)
+
+
+def test_lease_lost_survives_pickling() -> None:
+    again = pickle.loads(pickle.dumps(LeaseLost("a", "it was wiped")))
+    assert (again.name, again.reason) == ("a", "it was wiped")
+    assert str(again) == "the lease on lock 'a' is lost: it was wiped"
+
+
+@pytest.mark.parametrize("name", sorted(PARENTS))
+def test_plain_errors_survive_pickling(name: str) -> None:
+    cls = getattr(errors, name)
+    if not issubclass(cls, LockUnavailable | LockUsageError):
+        return
+    again = pickle.loads(pickle.dumps(cls("a sentence")))
+    assert type(again) is cls
+    assert str(again) == "a sentence"

@@ -1,0 +1,71 @@
+"""Whoever listens cannot stand in the way of whoever locks."""
+
+import logging
+
+import pytest
+
+from celery_locks import events
+from celery_locks.events import LockEvent, emit, subscribe
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_subscribers", ())
+
+
+def test_emit_tells_every_subscriber() -> None:
+    one: list[LockEvent] = []
+    two: list[LockEvent] = []
+    subscribe(one.append)
+    subscribe(two.append)
+    emit("acquired", "a", "t", 5, waited=0.5)
+    assert one == two
+    [event] = one
+    assert (event.kind, event.name, event.token, event.fence) == ("acquired", "a", "t", 5)
+    assert event.detail == {"waited": 0.5}
+    assert event.at > 1e9
+
+
+def test_subscriber_that_fails_is_logged_and_blocks_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[LockEvent] = []
+
+    def fails(event: LockEvent) -> None:
+        raise RuntimeError("broken")
+
+    subscribe(fails)
+    subscribe(seen.append)
+    with caplog.at_level(logging.ERROR, "celery_locks"):
+        emit("released", "a")
+    assert len(seen) == 1
+    assert "failed on released of lock 'a'" in caplog.text
+    assert "broken" in caplog.text
+
+
+def test_subscription_ends() -> None:
+    seen: list[LockEvent] = []
+    end = subscribe(seen.append)
+    emit("lost", "a")
+    end()
+    end()
+    emit("lost", "a")
+    assert len(seen) == 1
+
+
+def test_subscriber_may_leave_while_it_is_told() -> None:
+    seen: list[str] = []
+
+    def once(event: LockEvent) -> None:
+        seen.append(event.kind)
+        end()
+
+    end = subscribe(once)
+    emit("lost", "a")
+    emit("lost", "a")
+    assert seen == ["lost"]
+
+
+def test_no_event_is_made_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "LockEvent", None)
+    emit("acquired", "a")

@@ -1,0 +1,37 @@
+"""The public names, pinned: adding one is a decision, losing one breaks somebody."""
+
+import celery_locks
+
+NAMES = {
+    "AsyncLease",
+    "AsyncLocks",
+    "Conflict",
+    "ForeignData",
+    "Holder",
+    "Lease",
+    "LeaseLost",
+    "LimitMismatch",
+    "LockConflict",
+    "LockError",
+    "LockEvent",
+    "LockInfo",
+    "LockUnavailable",
+    "LockUsageError",
+    "LockedTask",
+    "Locks",
+    "ServerOutOfMemory",
+    "ServerReadOnly",
+    "ServerRefused",
+    "ServerTooOld",
+    "State",
+    "TaskLockAcquireError",
+    "current_lease",
+    "single_instance",
+    "subscribe",
+}
+
+
+def test_public_names_are_these() -> None:
+    assert set(celery_locks.__all__) == NAMES
+    assert list(celery_locks.__all__) == sorted(celery_locks.__all__)
+    assert all(hasattr(celery_locks, name) for name in NAMES)

@@ -1,0 +1,198 @@
+"""States of a lease, by a clock that the test moves."""
+
+import logging
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from celery_locks import events
+from celery_locks import lease as module
+from celery_locks.errors import LeaseLost
+from celery_locks.lease import BaseLease, Lease, State, trusted_until
+from celery_locks.model import LockSpec
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "now", made.now)
+    return made
+
+
+def a_lease(clock: Clock, on_lost: Any = None, **spec: Any) -> BaseLease:
+    return Lease(LockSpec("a", **{"ttl": 10, **spec}), "t", 5, clock.now(), on_lost)
+
+
+def test_deadline_is_before_the_stores() -> None:
+    """Counted from before the call, with a margin for clocks of different speed."""
+    assert trusted_until(100.0, 10) == pytest.approx(109.898)
+    assert trusted_until(100.0, 1) < 101.0
+
+
+def test_slow_answer_does_not_lengthen_the_trust(clock: Clock) -> None:
+    lease = Lease(LockSpec("a", 10), "t", 5, clock.time - 4)
+    assert lease.remaining == pytest.approx(5.898)
+
+
+def test_lease_is_held_until_its_deadline(clock: Clock) -> None:
+    lease = a_lease(clock)
+    assert lease.state is State.HELD
+    lease.check()
+    clock.time += 9.89
+    lease.check()
+    assert lease.remaining > 0
+    clock.time += 0.01
+    assert lease.state is State.LOST
+    assert lease.remaining == 0
+    with pytest.raises(LeaseLost, match="not renewed in time"):
+        lease.check()
+
+
+def test_renewal_moves_the_deadline(clock: Clock) -> None:
+    lease = a_lease(clock)
+    clock.time += 5
+    lease.renewed(clock.time)
+    assert lease.remaining == pytest.approx(9.898)
+    assert lease.renewals == 1
+
+
+def test_renewal_sent_earlier_does_not_move_it_back(clock: Clock) -> None:
+    """The keeper's and the user's renewal may be answered in any order."""
+    lease = a_lease(clock)
+    lease.renewed(clock.time + 3)
+    lease.renewed(clock.time + 1)
+    assert lease.deadline == trusted_until(clock.time + 3, 10)
+
+
+def test_shorter_ttl_counts_before_the_answer(clock: Clock) -> None:
+    lease = a_lease(clock, ttl=30)
+    lease.retime(2, clock.time)
+    assert lease.deadline == trusted_until(clock.time, 2)
+
+
+def test_longer_ttl_counts_with_the_answer_only(clock: Clock) -> None:
+    lease = a_lease(clock, ttl=10)
+    lease.retime(30, clock.time)
+    assert lease.deadline == trusted_until(clock.time, 10)
+    lease.renewed(clock.time)
+    assert lease.deadline == trusted_until(clock.time, 30)
+
+
+def test_renewal_with_the_ttl_of_before_never_lengthens(clock: Clock) -> None:
+    """Which of the two the store did last is not known, so the nearer one is believed."""
+    lease = a_lease(clock, ttl=2)
+    sent = clock.time
+    lease.retime(30, sent)
+    lease.renewed(sent, 30)
+    lease.renewed(sent, 2)
+    assert lease.deadline == trusted_until(sent, 2)
+
+
+def test_failed_renewal_is_not_a_loss(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    lease = a_lease(clock)
+    with caplog.at_level(logging.WARNING, "celery_locks"):
+        lease.suspend(OSError("no route"))
+        lease.suspend(OSError("no route"))
+    assert lease.state is State.SUSPENDED
+    lease.check()
+    assert caplog.text.count("no route") == 1
+    lease.renewed(clock.time)
+    assert lease.state is State.HELD
+    lease.suspend(OSError("again"))
+    assert "again" in caplog.text
+
+
+def test_revival_is_an_event(clock: Clock) -> None:
+    seen: list[str] = []
+    end = events.subscribe(lambda event: seen.append(event.kind))
+    lease = a_lease(clock)
+    clock.time += 11
+    lease.renewed(clock.time)
+    lease.renewed(clock.time)
+    end()
+    assert seen == ["revived", "renewed"]
+    assert lease.state is State.HELD
+
+
+def test_loss_is_told_exactly_once(clock: Clock) -> None:
+    """By whoever notices first: the keeper, check, or both at once."""
+    told: list[LeaseLost] = []
+    lease = a_lease(clock, lambda lease, error: told.append(error))
+    threads = [threading.Thread(target=lease.lose, args=(f"reason {i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert len(told) == 1
+    assert (told[0].name, lease.state) == ("a", State.LOST)
+    assert lease.has_ended
+
+
+def test_loss_is_final(clock: Clock) -> None:
+    lease = a_lease(clock)
+    lease.lose("gone")
+    lease.renewed(clock.time + 100)
+    lease.suspend(OSError())
+    assert lease.finish_release() is False
+    assert (lease.state, lease.remaining, lease.renewals) == (State.LOST, 0, 0)
+
+
+def test_callback_that_fails_is_logged_and_the_event_still_comes(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    end = events.subscribe(lambda event: seen.append(event.kind))
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    with caplog.at_level(logging.ERROR, "celery_locks"):
+        a_lease(clock, fails).lose("gone")
+    end()
+    assert seen == ["lost"]
+    assert "on_lost of lock 'a' failed" in caplog.text
+
+
+def test_release_is_final_and_not_a_loss(clock: Clock) -> None:
+    told: list[Any] = []
+    lease = a_lease(clock, lambda *a: told.append(a))
+    assert lease.finish_release() is True
+    assert lease.finish_release() is False
+    lease.lose("late")
+    clock.time += 100
+    assert (lease.state, told) == (State.RELEASED, [])
+    with pytest.raises(LeaseLost, match="it was released"):
+        lease.check()
+
+
+def test_keep_for_is_the_rest_of_at_least(clock: Clock) -> None:
+    lease = a_lease(clock, at_least=5)
+    clock.time += 2
+    assert lease.keep_for() == pytest.approx(3)
+    clock.time += 9
+    assert lease.keep_for() == 0
+
+
+def test_lease_of_the_parent_is_foreign_in_a_fork(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = a_lease(clock)
+    assert not lease.is_foreign()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert lease.is_foreign()
+
+
+def test_repr_says_the_state(clock: Clock) -> None:
+    assert repr(a_lease(clock)) == "<Lease 'a' held fence=5 remaining=9.9s>"

@@ -1,0 +1,123 @@
+"""Wrong input is refused where it is written, with a sentence that says what is allowed."""
+
+import json
+import os
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from celery_locks.errors import LockUsageError
+from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_name, this_process
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "must be a text that is not empty"),
+        (None, "must be a text that is not empty, not None"),
+        (b"a", "must be a text"),
+        (5, "must be a text"),
+        ("x" * 513, "is 513 bytes long; 512 is the most"),
+        ("é" * 257, "is 514 bytes long; 512 is the most"),
+        ("a\ud800", "has no UTF-8 form"),
+    ],
+)
+def test_name_that_is_refused(name: Any, sentence: str) -> None:
+    with pytest.raises(LockUsageError, match=sentence):
+        LockSpec(name)
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 512, "é" * 256, "\0", "\n", "{}", "-", "🔒"])
+def test_name_that_is_allowed(name: str) -> None:
+    check_name(name)
+
+
+def test_name_in_a_message_is_short() -> None:
+    with pytest.raises(LockUsageError) as caught:
+        LockSpec("x" * 100_000)
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("ttl", [NAN, INF, -INF, "5", None, True, Decimal(5), 1 + 2j])
+def test_ttl_that_is_no_finite_number(ttl: Any) -> None:
+    with pytest.raises(LockUsageError, match="ttl must be a finite number of seconds"):
+        LockSpec("a", ttl)
+
+
+@pytest.mark.parametrize("ttl", [0, 0.999, -1, -30.0])
+def test_ttl_that_is_too_short(ttl: float) -> None:
+    with pytest.raises(LockUsageError, match="below 1 s there is no time to renew it"):
+        LockSpec("a", ttl)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True, None, NAN])
+def test_limit_that_is_refused(limit: Any) -> None:
+    with pytest.raises(LockUsageError, match="must be a whole number from 1"):
+        LockSpec("a", 30, limit)
+
+
+@pytest.mark.parametrize("seconds", [-0.1, NAN, INF, "1", True])
+@pytest.mark.parametrize("option", ["wait", "at_least"])
+def test_seconds_that_are_refused(option: str, seconds: Any) -> None:
+    with pytest.raises(LockUsageError, match=f"{option} must be a number of seconds from 0"):
+        LockSpec("a", **{option: seconds})
+
+
+def test_spec_that_is_allowed() -> None:
+    spec = LockSpec("a", 1, 5, 0, 0.5)
+    assert (spec.ttl, spec.limit, spec.wait, spec.at_least) == (1, 5, 0, 0.5)
+    assert LockSpec("a").wait is None
+
+
+def test_holder_as_dict_is_json_safe() -> None:
+    holder = Holder(token="t", fence=3, task_id="id", pid=9, extra={"queue": "q"})
+    said = json.loads(json.dumps(holder.as_dict()))
+    assert said["task_id"] == "id"
+    assert said["extra"] == {"queue": "q"}
+    assert "extra" not in Holder().as_dict()
+
+
+def test_holder_about_leaves_out_what_is_empty() -> None:
+    """It is stored with every lock: bytes that say nothing are not."""
+    assert Holder().about() == "{}"
+    assert json.loads(Holder(task="t", pid=4).about()) == {"task": "t", "pid": 4}
+
+
+def test_holder_says_where_to_look() -> None:
+    assert str(Holder(host="h", pid=4)) == "a process on h, pid 4"
+    assert str(Holder(task_id="i", task="t", worker="w", pid=4)) == "task t[i] on w, pid 4"
+    assert "unknown host" in str(Holder())
+
+
+def test_this_process_is_this_one() -> None:
+    assert this_process().pid == os.getpid()
+    assert this_process().task_id is None
+
+
+def test_info_remaining_is_that_of_the_first_to_lapse() -> None:
+    holders = (Holder(expires_at=15.0), Holder(expires_at=12.0))
+    assert LockInfo("a", 2, holders, as_of=10.0).remaining == 2.0
+    assert LockInfo("a", 2, holders, as_of=20.0).remaining == 0.0
+    assert LockInfo("a", 2, ()).remaining == 0.0
+
+
+def test_conflict_survives_json() -> None:
+    """A result backend that speaks JSON must give back what was refused, and by whom."""
+    holder = Holder(token="t", fence=3, task_id="id", task="x", retries=1, replaced=2, ttl=5.0)
+    value = Conflict("a", (holder, Holder(extra={"x": 1})), 1.5, 2)
+    assert Conflict.from_dict(json.loads(json.dumps(value.as_dict()))) == value
+
+
+def test_attempt_grows_with_retries_and_replacements() -> None:
+    said = [Holder(retries=0), Holder(retries=9), Holder(replaced=1), Holder(replaced=1, retries=1)]
+    attempts = [holder.attempt for holder in said]
+    assert attempts == sorted(set(attempts))
+
+
+def test_values_survive_pickling() -> None:
+    value = Conflict("a", (Holder(extra={"x": 1}),), 1.0, 1)
+    assert pickle.loads(pickle.dumps(value)) == value

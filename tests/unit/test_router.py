@@ -1,0 +1,234 @@
+"""One call, step by step, with a scripted server: what is tried again, and what an error means."""
+
+from typing import Any
+
+import pytest
+
+from celery_locks import errors
+from celery_locks.errors import LockUnavailable
+from celery_locks.store import router as module
+from celery_locks.store.base import Call
+from celery_locks.store.resp import ErrorReply
+from celery_locks.store.router import Exchange, Pause, Router
+from celery_locks.store.scripts import INFO
+from celery_locks.store.site import Site
+from celery_locks.store.wire import WireError
+
+ROOT = "p:{0}:"
+SINGLE = Site("single", (("h", 1),))
+SENTINEL = Site("sentinel", (("s1", 1), ("s2", 2), ("s3", 3)), service="m")
+CLUSTER = Site("cluster", (("n1", 1), ("n2", 2)))
+SLOTS = [[0, 8000, [b"n1", 1, b"id"]], [8001, 16383, [b"n2", 2, b"id"]]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "now", made.now)
+    return made
+
+
+def call(budget: float = 3.0) -> Call:
+    return Call(INFO, ROOT, ("name",), lambda reply: ("parsed", reply), budget)
+
+
+class Talk:
+    """Drives a conversation: each scripted answer is for the next exchange."""
+
+    def __init__(self, site: Site, clock: Clock, each: float = 0.0) -> None:
+        self.router = Router(site)
+        self.clock = clock
+        self.each = each  # seconds that an exchange takes
+        self.sent: list[Exchange] = []
+        self.pauses: list[float] = []
+
+    def run(self, *answers: Any, budget: float = 3.0) -> Any:
+        left = list(answers)
+        steps = self.router.conversation(call(budget))
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    self.pauses.append(step.seconds)
+                    self.clock.time += step.seconds
+                    step = steps.send(None)
+                    continue
+                self.sent.append(step)
+                self.clock.time += self.each
+                answer = left.pop(0) if len(left) > 1 else left[0]
+                step = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    @property
+    def places(self) -> list[str]:
+        return [exchange.address[0] for exchange in self.sent]
+
+
+def test_answer_is_parsed(clock: Clock) -> None:
+    talk = Talk(SINGLE, clock)
+    assert talk.run(7) == ("parsed", 7)
+    assert [e.address for e in talk.sent] == [("h", 1)]
+    assert talk.sent[0].data == INFO.by_sha(ROOT, ("name",))
+
+
+def test_noscript_sends_the_text(clock: Clock) -> None:
+    talk = Talk(SINGLE, clock)
+    assert talk.run(ErrorReply("NOSCRIPT No matching script."), 7) == ("parsed", 7)
+    assert talk.sent[1].data == INFO.by_text(ROOT, ("name",))
+    assert talk.pauses == []
+
+
+def test_first_try_gets_half_of_the_time(clock: Clock) -> None:
+    """The connection may have died while it idled: time must be left for a new one."""
+    talk = Talk(SINGLE, clock)
+    assert talk.run(WireError("gone"), 7) == ("parsed", 7)
+    assert [e.deadline for e in talk.sent] == [101.5, 103.0]
+
+
+def test_single_server_is_given_up_after_two_tries(clock: Clock) -> None:
+    talk = Talk(SINGLE, clock)
+    with pytest.raises(LockUnavailable, match="no answer in 2 tries: refused"):
+        talk.run(WireError("refused"))
+    assert len(talk.sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", errors.ServerOutOfMemory),
+        ("NOAUTH Authentication required.", errors.ServerRefused),
+        ("WRONGPASS invalid username-password pair", errors.ServerRefused),
+        ("NOPERM this user has no permissions", errors.ServerRefused),
+        ("WRONGTYPE Operation against a key", errors.ForeignData),
+        ("MISCONF Redis is configured to save RDB snapshots", errors.ServerReadOnly),
+        ("NOREPLICAS Not enough good replicas to write.", errors.ServerReadOnly),
+        ("ERR unknown command 'EVALSHA'", LockUnavailable),
+        (
+            "ERR Error running script (call to f_1): @user_script:9: "
+            "@user_script: 9: -OOM command not allowed",
+            errors.ServerOutOfMemory,
+        ),
+        (
+            "ERR Error running script (call to f_1): @user_script:9: "
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            errors.ForeignData,
+        ),
+    ],
+)
+def test_final_error_is_raised_at_once(clock: Clock, text: str, error: type[Exception]) -> None:
+    """Also as Redis 6.2 wraps it. Trying again would only take the caller's time."""
+    talk = Talk(SINGLE, clock)
+    with pytest.raises(error) as caught:
+        talk.run(ErrorReply(text))
+    assert type(caught.value) is error
+    assert len(talk.sent) == 1
+    assert "'name'" in str(caught.value)
+    assert "lock server at h:1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["LOADING Redis is loading", "BUSY Redis is busy running a script"]
+)
+def test_passing_error_is_tried_again(clock: Clock, text: str) -> None:
+    assert Talk(SINGLE, clock).run(ErrorReply(text), 7) == ("parsed", 7)
+
+
+def test_read_only_server_is_named_as_such(clock: Clock) -> None:
+    with pytest.raises(errors.ServerReadOnly, match="point at the primary"):
+        Talk(SINGLE, clock).run(ErrorReply("READONLY You can't write against a read only replica."))
+
+
+def test_sentinel_is_asked_once_and_remembered(clock: Clock) -> None:
+    talk = Talk(SENTINEL, clock)
+    assert talk.run([b"primary", b"7"], 1) == ("parsed", 1)
+    assert talk.run(2) == ("parsed", 2)
+    assert talk.places == ["s1", "primary", "primary"]
+    assert talk.sent[1].address == ("primary", 7)
+
+
+def test_sentinel_that_is_dead_or_ignorant_is_passed_over(clock: Clock) -> None:
+    talk = Talk(SENTINEL, clock)
+    assert talk.run(WireError("dead"), None, [b"primary", b"7"], 1) == ("parsed", 1)
+    assert talk.places == ["s1", "s2", "s3", "primary"]
+
+
+def test_sentinel_is_asked_again_after_a_failover(clock: Clock) -> None:
+    talk = Talk(SENTINEL, clock)
+    answers = [
+        [b"old", b"7"],
+        ErrorReply("READONLY You can't write against a read only replica."),
+        [b"new", b"7"],
+        5,
+    ]
+    assert talk.run(*answers) == ("parsed", 5)
+    assert talk.places == ["s1", "old", "s1", "new"]
+
+
+def test_sentinel_outage_ends_with_the_budget(clock: Clock) -> None:
+    talk = Talk(SENTINEL, clock, each=0.05)
+    with pytest.raises(LockUnavailable, match="says where the primary is"):
+        talk.run(WireError("down"), budget=1.0)
+    assert clock.time <= 101.1
+    assert talk.pauses == sorted(talk.pauses), "it backs off"
+
+
+def test_each_sentinel_gets_a_share_of_the_time(clock: Clock) -> None:
+    """One that swallows packets must not use up what the others need."""
+    talk = Talk(SENTINEL, clock)
+    talk.run([b"primary", b"7"], 1)
+    assert talk.sent[0].deadline == pytest.approx(100.75)
+
+
+def test_cluster_is_asked_where_the_slot_is(clock: Clock) -> None:
+    talk = Talk(CLUSTER, clock)
+    assert talk.run(SLOTS, 1) == ("parsed", 1)
+    assert talk.run(2) == ("parsed", 2)
+    assert talk.places == ["n1", "n2", "n2"], "slot of {0} is 13907"
+
+
+def test_cluster_node_without_a_name_is_the_one_that_answered(clock: Clock) -> None:
+    """A node that does not know its own address yet says ''."""
+    talk = Talk(CLUSTER, clock)
+    talk.run([[0, 16383, [b"", 9, b"id"]]], 1)
+    assert talk.sent[1].address == ("n1", 9)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        ErrorReply("MOVED 13907 n1:1"),
+        ErrorReply("CLUSTERDOWN Hash slot not served"),
+        ErrorReply("TRYAGAIN Multiple keys request during rehashing of slot"),
+        ErrorReply("ASK 13907 n1:1"),
+        WireError("dead"),
+    ],
+)
+def test_cluster_map_is_asked_for_again(clock: Clock, trouble: Any) -> None:
+    talk = Talk(CLUSTER, clock)
+    moved = [[0, 16383, [b"n9", 9, b"id"]]]
+    assert talk.run(SLOTS, trouble, moved, 5) == ("parsed", 5)
+    assert talk.places == ["n1", "n2", "n1", "n9"]
+
+
+def test_cluster_slot_that_nobody_serves_is_waited_for(clock: Clock) -> None:
+    talk = Talk(CLUSTER, clock)
+    assert talk.run([[0, 5, [b"n1", 1]]], SLOTS, 5) == ("parsed", 5)
+    with pytest.raises(LockUnavailable, match="serves slot 13907"):
+        Talk(CLUSTER, clock).run([[0, 5, [b"n1", 1]]], budget=0.5)
+
+
+def test_budget_is_never_exceeded_by_pausing(clock: Clock) -> None:
+    talk = Talk(CLUSTER, clock)
+    began = clock.time
+    with pytest.raises(LockUnavailable):
+        talk.run(WireError("dead"), budget=1.0)
+    assert clock.time - began < 1.0

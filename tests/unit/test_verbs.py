@@ -1,0 +1,115 @@
+"""What goes to the scripts and what their replies mean; records are made by the scripts."""
+
+import zlib
+from typing import Any
+
+import fakeredis
+import pytest
+
+from celery_locks.errors import LimitMismatch, LockUsageError
+from celery_locks.model import Conflict, Holder, LockSpec
+from celery_locks.store.redis import RedisStore
+from celery_locks.store.verbs import CALL_LIMIT, Page, Renewal, Verbs, budget_of
+
+
+@pytest.fixture
+def perform() -> Any:
+    return RedisStore.from_client(fakeredis.FakeRedis(), "p").perform
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "a{b", "a}b", "a\nb", "a\rb"])
+def test_prefix_that_breaks_the_hash_tag_is_refused(prefix: str) -> None:
+    with pytest.raises(LockUsageError, match="prefix"):
+        Verbs(prefix)
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
+def test_shards_that_are_refused(shards: Any) -> None:
+    with pytest.raises(LockUsageError, match="whole number from 1"):
+        Verbs("p", shards)
+
+
+def test_root_is_the_same_in_every_process() -> None:
+    """Python's own hash differs between processes; two roots for one name would be two locks."""
+    verbs = Verbs("p", 16)
+    assert verbs.root("invoice:42") == f"p:{{{zlib.crc32(b'invoice:42') % 16}}}:"
+    assert verbs.root("invoice:42") == "p:{14}:"
+    assert len({verbs.root(f"n{i}") for i in range(1000)}) == 16
+    assert Verbs("p").root("anything") == "p:{0}:"
+
+
+@pytest.mark.parametrize(("ttl", "budget"), [(1, 1 / 3), (3, 1), (9, 3), (3600, CALL_LIMIT)])
+def test_budget_is_a_third_of_the_ttl(ttl: float, budget: float) -> None:
+    assert budget_of(ttl) == pytest.approx(budget)
+
+
+def test_acquire_sends_milliseconds() -> None:
+    call = Verbs("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
+    assert call.args[:4] == ("a", "t", 1900, 1)
+    assert call.args[6] == 400
+    assert call.budget == budget_of(1.9005)
+
+
+def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
+    parse = Verbs("p").acquire(LockSpec("a"), "t", Holder()).parse
+    assert parse(17) == 17
+    assert parse([b"busy", 1500, 3, 99]) == Conflict("a", (), 1.5, 3)
+    assert parse([b"busy", -4, 3, 99]).lapses_in == 0
+    with pytest.raises(LimitMismatch, match="limit 3, not 1"):
+        parse([b"limit", 3])
+
+
+def test_renew_reply_names_the_lost_tokens() -> None:
+    batch = [Renewal(f"n{i}", f"t{i}", 30) for i in range(4)]
+    call = Verbs("p").renew(batch, 1)
+    assert call.parse([]) == set()
+    assert call.parse([0, 3]) == {"t0", "t3"}
+    assert call.args == tuple(x for i in range(4) for x in (f"n{i}", f"t{i}", 30_000))
+
+
+def test_release_reply_says_whether_it_was_ours() -> None:
+    call = Verbs("p").release("a", "t", keep=0.25)
+    assert call.args[:3] == ("a", "t", 250)
+    assert call.parse(1) is True
+    assert call.parse(0) is False
+
+
+def test_page_walks_every_shard() -> None:
+    verbs = Verbs("p", 3)
+    assert verbs.page().root == "p:{0}:"
+    assert verbs.page().parse([b"77", 1]) == Page([], "0:77")
+    assert verbs.page("0:77").args[0] == "77"
+    assert verbs.page("0:77").parse([b"0", 1]) == Page([], "1:0")
+    assert verbs.page("1:0").root == "p:{1}:"
+    assert verbs.page("2:5").parse([b"0", 1]) == Page([], "")
+
+
+def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
+    verbs = Verbs("p")
+    said = Holder(
+        task_id="ü b%20-",
+        task="t",
+        retries=4,
+        worker="w@h",
+        host="h",
+        pid=7,
+        extra={"tag": "a b\n", "n": [1, 2]},
+    )
+    fence = perform(verbs.acquire(LockSpec("a", 2.5), "tok", said))
+    [holder] = perform(verbs.info("a")).holders
+    assert (holder.token, holder.fence, holder.ttl) == ("tok", fence, 2.5)
+    for field in ("task_id", "task", "retries", "worker", "host", "pid", "extra"):
+        assert getattr(holder, field) == getattr(said, field)
+    assert holder.expires_at == pytest.approx(holder.acquired_at + 2.5)
+
+
+def test_holder_without_a_record_is_still_shown(perform: Any) -> None:
+    """Somebody deleted the hash: the lock is taken all the same and must be seen."""
+    verbs = Verbs("p")
+    client = fakeredis.FakeRedis()
+    perform = RedisStore.from_client(client, "p").perform
+    perform(verbs.acquire(LockSpec("a"), "tok", Holder()))
+    client.delete("p:{0}:records")
+    info = perform(verbs.info("a"))
+    assert [(h.token, h.fence) for h in info.holders] == [("tok", 0)]
+    assert info.limit == 1
