@@ -84,7 +84,18 @@ class Flows(Generic[L]):
         began = now()
         try:
             answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
+            if isinstance(answer, Conflict):
+                events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
+            if isinstance(answer, Conflict | Done):
+                return answer
+            lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
+            if not how.get("kept_elsewhere"):
+                due = None if granted == spec.ttl else now() + lease.remaining / 3
+                keeper.keep(lease, self._store, self.verbs, due)
+            events.emit("acquired", spec.name, token, answer, waited=now() - began)
+            return lease
         except BaseException as error:
+            keeper.discard(token)
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
                 until = now() + spec.ttl
@@ -95,17 +106,6 @@ class Flows(Generic[L]):
         finally:
             if spec.wait:
                 self._unlisten(token)
-        if isinstance(answer, Conflict):
-            events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
-            return answer
-        if isinstance(answer, Done):
-            return answer
-        lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
-        if not how.get("kept_elsewhere"):
-            due = None if granted == spec.ttl else now() + lease.remaining / 3
-            keeper.keep(lease, self._store, self.verbs, due)
-        events.emit("acquired", spec.name, token, answer, waited=now() - began)
-        return lease
 
     def _ask(
         self, spec: LockSpec, token: str, holder: Holder, how: How
@@ -121,22 +121,25 @@ class Flows(Generic[L]):
             sent_at = now()
             answer = yield call
             if isinstance(answer, Done):
+                if channel:  # it may have been handed the lock, or stand in line
+                    yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
             if not isinstance(answer, Conflict):
                 self._refuse_late(spec, sent_at)
                 return answer, sent_at, spec.ttl
             left = patience_ends - now()
-            if left <= 0:
+            # Behind its own twin nobody waits: it could only learn that the work is done.
+            if left <= 0 or answer.has_twin_of(holder.task_id, holder.attempt):
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                if fence > answer.ticket and not how.get("kept_elsewhere") and _is_fresh(sent_at):
+                if fence > answer.ticket and not holder.task_id and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     return fence, sent_at, CLAIM
                 if fence:
-                    # Others wait for us to confirm: ask with the call that lies ready.
+                    # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
             call = self._call(spec, token, holder, channel, how)
@@ -164,6 +167,10 @@ class Flows(Generic[L]):
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
+        if lease.is_foreign():
+            raise LockUsageError(
+                f"the lease on lock {lease.name!r} is the parent process's, which renews it itself"
+            )
         if ttl is not None:
             check_ttl(ttl)
         lease.check_renewable()
@@ -200,7 +207,7 @@ class Flows(Generic[L]):
                 lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
             )
         except BaseException:
-            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)
+            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until, keep=keep)
             raise
         events.emit(
             "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours

@@ -198,6 +198,12 @@ class Conflict:
             "position": self.position,
         }
 
+    def has_twin_of(self, task_id: str | None, attempt: int) -> bool:
+        """Whether a holder runs this very message of the job, or a later one."""
+        return task_id is not None and any(
+            holder.task_id == task_id and holder.attempt >= attempt for holder in self.holders
+        )
+
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
         holders = tuple(Holder(**holder) for holder in said["holders"])

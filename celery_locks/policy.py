@@ -41,7 +41,8 @@ class Situation:
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
     """The lock is busy."""
-    if _is_copy(conflict, call):
+    if conflict.has_twin_of(call.task_id, call.attempt):
+        # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         return _again(call, "another copy of this very message is running")
     if options.on_conflict == "requeue":
         if options.wait is not None and call.patience_used >= options.wait:
@@ -75,14 +76,6 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
 def on_done(call: Situation) -> Decision:
     """Another copy of this message has ended, but its result is not to be seen yet."""
     return _again(call, "another copy of this very message has run")
-
-
-def _is_copy(conflict: Conflict, call: Situation) -> bool:
-    """Skipping a redelivered copy would acknowledge the original's message: it must come back."""
-    return call.task_id is not None and any(
-        holder.task_id == call.task_id and holder.attempt >= call.attempt
-        for holder in conflict.holders
-    )
 
 
 def _again(call: Situation, why: str) -> Decision:

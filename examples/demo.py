@@ -1,171 +1,119 @@
-"""Four processes want one lock; one of them is killed while it holds it.
+"""The tour: ``make demo``, or ``python -m examples.demo``. Ends by itself within half a minute.
 
-Needs no Redis: a real Valkey server is started on a free port and stopped at the end. Each process
-is told by this one when to let go, over a pipe, so that the story is the same each time.
+A Valkey of its own is broker, result backend and lock store; a Celery worker with four processes
+runs the tasks below. Nothing else is needed and nothing is left behind, after Ctrl-C either.
 """
 
-from __future__ import annotations
-
-import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from typing import Any
 
-from celery_locks import Holder, Locks
-from celery_locks.admin import list_locks
-from celery_locks.testing.servers import EmbeddedServer
+from celery import Celery
 
-LOCK, TTL, PATIENCE = "invoices:customer-42", 3.0, 15.0
-_SPAWN = multiprocessing.get_context("spawn")
-_began = time.monotonic()
+from celery_locks import LockedTask, Locks, single_instance
+from examples import _run
+from examples._screen import Screen, screen, watch
+
+REDIS = "redis://localhost:6379/0"
+TTL = 30
+app = Celery("examples.demo", broker=REDIS, backend=REDIS)
 
 
-def main() -> None:
-    with EmbeddedServer() as server:
-        say(f"A lock server runs on port {server.port}. The lock is called {LOCK!r}.")
-        locks = Locks.from_url(server.url)
-        with workers(server.url, locks, "ABCD") as (a, b, c, d):
-            tell(a, b, c, d, locks)
-        step("Nobody wants it any more")
-        show(locks)
+@app.task(base=LockedTask)
+@single_instance(key="invoice:{number}", ttl=TTL)
+def bill(number: int) -> str:
+    time.sleep(1.5)
+    return "billed"
 
 
-def tell(a: Worker, b: Worker, c: Worker, d: Worker, locks: Locks) -> None:
-    step("A came first and holds the lock; B, C and D wait in line, in that order")
-    show(locks)
+@app.task(base=LockedTask)
+@single_instance(key="account:{customer}", ttl=TTL, on_conflict="wait", wait=60)
+def book(customer: str, number: int) -> None:
+    time.sleep(0.8)
 
-    step("A lets go: B is woken and goes on")
+
+@app.task(base=LockedTask)
+@single_instance(key="catalogue", ttl=TTL, on_conflict="wait", wait=60)
+def import_catalogue(seconds: float) -> str:
+    time.sleep(seconds)
+    return "imported"
+
+
+def one_key(out: Screen, locks: Locks) -> None:
+    out.say("1. Invoice 42 is to be billed five times at once. It must be billed once.")
+    results = [bill.delay(42)]
+    watch(out, locks, lambda: locks.is_locked("invoice:42"))
+    results += [bill.delay(42) for _ in range(4)]
+    watch(out, locks, lambda: all(r.ready() for r in results))
+    values: list[Any] = [r.get() for r in results]
+    skips = [value for value in values if value != "billed"]
+    out.say(
+        f"   {values.count('billed')} run billed it. {len(skips)} were skipped, and their results "
+        f"say so:\n   the lock {skips[0]['lock']} was held by process {skips[0]['holder']['pid']}."
+    )
+
+
+def different_keys(out: Screen, locks: Locks) -> None:
+    out.say("2. Invoices 1, 2 and 3 do not stand in each other's way: each has its own lock.")
     began = time.monotonic()
-    a.let_go()
-    entered(b, a, began, "A let go")
-    show(locks)
-
-    step("B holds it longer than a third of its lease: it is renewed meanwhile, nobody has to ask")
-    time.sleep(TTL / 2)
-    show(locks)
-
-    step("B is killed (SIGKILL) while it holds the lock: it cannot let go, nor renew its lease")
-    began = time.monotonic()
-    b.process.kill()
-    b.process.join()
-    show(locks)
-    say(f"  The lease is for {TTL:g} s and was renewed each {TTL / 3:g} s; now it runs out.")
-    entered(c, b, began, "B was killed")
-    show(locks)
-
-    step("C lets go, then D")
-    began = time.monotonic()
-    c.let_go()
-    entered(d, c, began, "C let go")
-    d.let_go()
+    results = [bill.delay(number) for number in (1, 2, 3)]
+    watch(out, locks, lambda: all(r.ready() for r in results))
+    took = time.monotonic() - began
+    out.say(f"   Three runs of 1.5 s took {took:.1f} s together.")
 
 
-@dataclass
-class Worker:
-    """One of the processes, as seen from here."""
-
-    name: str
-    process: BaseProcess
-    pipe: Connection
-    fence: int = 0
-
-    def has_entered(self) -> float:
-        """When it did, on the clock that all processes share."""
-        if not self.pipe.poll(PATIENCE):
-            raise SystemExit(f"{self.name} did not get the lock within {PATIENCE:g} s")
-        self.fence, moment = self.pipe.recv()
-        return float(moment)
-
-    def let_go(self) -> None:
-        self.pipe.send("let go")
-        self.process.join()
+def in_line(out: Screen, locks: Locks) -> None:
+    out.say("3. Three bookings for ann, one at a time, none skipped: they stand in line.")
+    results = [book.delay("ann", number) for number in (1, 2, 3)]
+    watch(out, locks, lambda: all(r.ready() for r in results))
+    out.say("   Each got the lock from the one before it, woken by the release.")
 
 
-@contextmanager
-def workers(url: str, locks: Locks, names: str) -> Iterator[list[Worker]]:
-    """Start them one after the other, so that their order in line is known; none is left behind."""
-    started: list[Worker] = []
-    try:
-        for name in names:
-            started.append(start(url, name))
-            wait_until_known(locks, len(started))
-        started[0].has_entered()
-        yield started
-    finally:
-        for worker in started:
-            worker.process.kill()
-            worker.process.join()
+def kill_nine(out: Screen, locks: Locks) -> None:
+    out.say(
+        f"4. An import that takes a minute runs; its lock lives {TTL} s. A second waits for it."
+    )
+    import_catalogue.delay(60)
+    watch(out, locks, lambda: locks.is_locked("catalogue"))
+    second = import_catalogue.delay(1.0)
+    watch(out, locks, lambda: _waiting(locks, "catalogue"))
+    [holder] = locks.holders("catalogue")
+    assert holder.pid
+
+    out.say(f"   kill -9 {holder.pid}: the process that holds the lock dies without a word.")
+    killed = time.monotonic()
+    os.kill(holder.pid, signal.SIGKILL)
+    while any(h.token == holder.token for h in locks.holders("catalogue")):
+        if time.monotonic() - killed > TTL + 5:
+            raise SystemExit("The lock did not come back.")
+        time.sleep(0.001)
+    back = time.monotonic() - killed
+    watch(out, locks, second.ready)
+    out.say(
+        f"   The lock came back after {back * 1000:.0f} ms, and the second import had it: "
+        f"{second.get()}.\n   Waiting for the lock to lapse would have taken up to {TTL} s."
+    )
 
 
-def start(url: str, name: str) -> Worker:
-    here, there = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=work, args=(url, name, there), daemon=True)
-    process.start()
-    there.close()
-    return Worker(name, process, here)
+def _waiting(locks: Locks, name: str) -> bool:
+    info = locks.info(name)
+    return bool(info and info.waiters)
 
 
-def wait_until_known(locks: Locks, count: int) -> None:
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        info = locks.info(LOCK)
-        if info and len(info.holders) + len(info.waiters) == count:
-            return
-        time.sleep(0.02)
-    raise SystemExit("the processes did not start in time")
-
-
-def work(url: str, name: str, pipe: Connection) -> None:
-    """What each process does: wait for the lock, hold it until told to let go."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that tells the story
-    me = Holder(worker=name, pid=os.getpid())
-    with Locks.from_url(url).hold(LOCK, ttl=TTL, wait=60, holder=me) as lease:
-        pipe.send((lease.fence, time.monotonic()))
-        pipe.recv()
-
-
-def entered(worker: Worker, former: Worker, began: float, since: str) -> None:
-    taken = worker.has_entered() - began
-    after = f"{taken * 1e3:.1f} ms" if taken < 1 else f"{taken:.2f} s"
-    say(f"  {worker.name} got it {after} after {since}.")
-    say(f"  Its fence, {worker.fence}, is higher than {former.name}'s: {former.fence}.")
-
-
-def show(locks: Locks) -> None:
-    """What an operator sees."""
-    found = list(list_locks(locks))
-    if not found:
-        say("  list: no locks")
-    for info in found:
-        say(f"  list: {info.name}")
-        for holder in info.holders:
-            left = f"lapses in {info.remaining:.1f} s unless renewed"
-            say(f"    held by  {who(holder)}, fence {holder.fence}, {left}")
-        for waiter in info.waiters:
-            say(f"    waiting  {who(waiter)}")
-
-
-def who(holder: Holder) -> str:
-    return f"{holder.worker} (pid {holder.pid})"
-
-
-def step(text: str) -> None:
-    say(f"\n[{time.monotonic() - _began:4.1f} s] {text}.")
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
+def show() -> None:
+    with screen(plain="--plain" in sys.argv) as out:
+        out.say("A Valkey server and a Celery worker with four processes are being started ...")
+        with _run.running(app, "--concurrency=4"):
+            locks = Locks.from_app(app)
+            one_key(out, locks)
+            different_keys(out, locks)
+            in_line(out, locks)
+            kill_nine(out, locks)
+            watch(out, locks, lambda: not locks.is_locked("catalogue"))
+        out.say("That was it. The worker and the server are gone.")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        say("\nStopped; the server and the processes are gone.")
-        sys.exit(130)
+    _run.main(show)

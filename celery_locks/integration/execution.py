@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 
@@ -23,6 +24,7 @@ from celery_locks import events, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
@@ -82,6 +84,7 @@ class Execution:
         self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
+        self.token = ""
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -97,15 +100,25 @@ class Execution:
         self.locks: AppLocks = locks_of(self.task.app)
         try:
             answer = self._acquire(name)
+            if isinstance(answer, Lease):
+                self.lease = answer
         except LockUnavailable as error:
             return self._unavailable(name, error, call)
+        except BaseException:
+            # A time limit may strike between the grant and our knowing of it.
+            self._abandon(name)
+            raise
         if isinstance(answer, Done):
             return self._already_done(name)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
-        self.lease = answer
         self._forget_conflicts()
         return self._run_locked(call)
+
+    def _abandon(self, name: str) -> None:
+        keeper.discard(self.token)
+        until = now() + self.options.ttl
+        keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _holding(self, name: str) -> Execution | None:
         """Of the calls we are within, the one that has this lock."""
@@ -117,12 +130,14 @@ class Execution:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        self.token = given.get("token") or new_token()
+        self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
             KeptElsewhere if kept_elsewhere else Lease,
             on_lost=self._interrupter.lost,
-            token=given.get("token", ""),
+            token=self.token,
             kept_elsewhere=kept_elsewhere,
             ask_done=self._may_be_a_copy() or "queued" in self.note,
             frees=self._queued() if self.options.scope == "queued" else ("", ""),
@@ -155,7 +170,8 @@ class Execution:
         assert self.lease is not None
         keep, ended = 0.0, True
         try:
-            return self._call(call, armed=self._armed(self.lease))
+            raises = self.options.on_lost == "raise"
+            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
@@ -186,11 +202,6 @@ class Execution:
                 return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
-
-    def _armed(self, lease: Lease) -> AbstractContextManager[None]:
-        if self.options.on_lost == "warn":
-            return nullcontext()
-        return self._interrupter.armed(lease)
 
     def _kept_over(self, retry: Retry) -> float:
         """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
@@ -312,7 +323,8 @@ class Execution:
     def _already_done(self, name: str) -> None:
         """A copy of this message has run to its end: this one has nothing to do."""
         task, request = self.task, self.request
-        if not (request.ignore_result or task.ignore_result):
+        has_result = not isinstance(task.backend, DisabledBackend)
+        if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state
             if state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.

@@ -27,7 +27,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -73,6 +73,7 @@ class Interrupter:
 
     def __init__(self) -> None:
         self._deliver: Callable[[LeaseLost], None] | None = None
+        self._arm: Any = _nothing
         self._lock = native_lock()
         self._home = threading.get_ident()
 
@@ -83,10 +84,20 @@ class Interrupter:
             if self._deliver:
                 self._deliver(error)
 
+    def prepare(self) -> None:
+        """Before the lock is asked for: from then on the main process may send the signal."""
+        self._arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
+        if self._arm is _main_thread:
+            _prepare()
+
     @contextmanager
-    def armed(self, lease: Lease) -> Iterator[None]:
-        arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
-        with arm(lease) as self._deliver:
+    def armed(self, lease: Lease, *, raises: bool) -> Iterator[None]:
+        """Without ``raises`` the lease is only marked, which one kept elsewhere needs help with."""
+        if not raises:
+            with _main_thread(lease, raises=False) if self._arm is _main_thread else nullcontext():
+                yield
+            return
+        with self._arm(lease) as self._deliver:
             try:
                 yield
             finally:
@@ -100,26 +111,20 @@ def _is_main_thread() -> bool:
 
 # Main thread: prefork children and solo.
 
-# Outermost first: a locked task may call another one directly.
-_running: list[Lease] = []
+# With whether to raise in them; outermost first: a locked task may call another one directly.
+_running: dict[Lease, bool] = {}
 _timer: _Timer | None = None
 
 
 @contextmanager
-def _main_thread(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
-    _prepare()
-    _running.append(lease)
+def _main_thread(lease: Lease, *, raises: bool = True) -> Iterator[Callable[[LeaseLost], None]]:
+    _running[lease] = raises
     try:
         _arm()
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
     finally:
-        _forget(lease)
+        _running.pop(lease, None)
         _arm()
-
-
-def _forget(lease: Lease) -> None:
-    if lease in _running:
-        _running.remove(lease)
 
 
 def _prepare() -> None:
@@ -145,10 +150,8 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
     for lease in tuple(_running):
         if isinstance(lease, KeptElsewhere):
             lease.ask()
-        if lease.state is State.LOST:
-            # Raised once: the exception may meet the task on its way out, and nobody would forget
-            # the lease then.
-            _forget(lease)
+        # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
+        if lease.state is State.LOST and _running.pop(lease, False):
             lease.check()
     pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
     _arm(after=min(pauses, default=0.0))

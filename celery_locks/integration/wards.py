@@ -22,18 +22,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease
+from celery_locks.lease import BaseLease, State
 from celery_locks.model import LockSpec
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Command
 
 logger = logging.getLogger("celery_locks")
+
+_SECOND_LOOK = 0.25
 
 
 @dataclass(slots=True)
@@ -43,13 +45,31 @@ class Ward:
     token: str
     locks: AppLocks
     ttl: float
-    on_lost: str
     in_child: bool
     due: float
     message: Message | None = None
     pid: int | None = None
     name: str | None = None
     is_dead: bool = False
+    looks: int = 0  # how often the store knew nothing of it since it died
+    until: float = math.inf  # then whatever a dead one held has lapsed
+
+    def die(self) -> None:
+        if not self.is_dead:
+            self.is_dead, self.looks = True, 0
+            self.due, self.until = now(), now() + self.ttl
+
+
+class WardLease(BaseLease):
+    """What the main process renews for a child.
+
+    That the store no longer has it may mean that the child has just released it, so nothing is
+    said here: the child is asked to look, and says it if it was a loss.
+    """
+
+    def lose(self, reason: str) -> None:
+        if self._finish(State.LOST, reason) and self._on_lost:
+            self._on_lost(self, LeaseLost(self.name, reason))
 
 
 class Message:
@@ -121,7 +141,7 @@ class Wards:
         if not children and not message:
             return
         due = now() + options.ttl / 3 if children else math.inf
-        ward = Ward(request.lock_token, locks, options.ttl, options.on_lost, children, due, message)
+        ward = Ward(request.lock_token, locks, options.ttl, children, due, message)
         self._wards[ward.token] = ward
         if not self._is_taken_on:
             self._is_taken_on = True
@@ -143,7 +163,7 @@ class Wards:
         """Celery says that the process is gone; the pidfd usually said so before."""
         ward = self._wards.get(token)
         if ward and ward.in_child:
-            ward.is_dead, ward.due = True, now()
+            ward.die()
             keeper.wake_by(ward.due)
 
     def last_look(self) -> None:
@@ -170,7 +190,7 @@ class Wards:
         os.close(self._pidfds.pop(pid))
         dead = [ward for ward in list(self._wards.values()) if ward.pid == pid]
         for ward in dead:
-            ward.is_dead, ward.due = True, now()
+            ward.die()
         self.run()
 
     def run(self) -> None:
@@ -194,18 +214,20 @@ class Wards:
         """Ask the store which locks these tokens have; usually one call."""
         for locks in {id(ward.locks): ward.locks for ward in wards}.values():
             tokens = {ward.token: ward for ward in wards if ward.locks is locks}
-            for root in locks.verbs.roots:
-                try:
-                    found = locks.keeper_store.perform(
-                        locks.verbs.locate(root, list(tokens), keeper.patience())
-                    )
-                except LockUnavailable as error:
-                    logger.warning(
-                        "the locks of %d tasks are not known yet: %s", len(tokens), error
-                    )
-                    continue
-                for token, (name, holder) in found.items():
-                    self._found(tokens[token], name, holder)
+            answers = [self._look_in(root, locks, tokens) for root in locks.verbs.roots]
+            for ward in tokens.values():
+                ward.looks += all(answers)
+
+    def _look_in(self, root: str, locks: AppLocks, tokens: dict[str, Ward]) -> bool:
+        call = locks.verbs.locate(root, list(tokens), keeper.patience())
+        try:
+            found = locks.keeper_store.perform(call)
+        except LockUnavailable as error:
+            logger.warning("the locks of %d tasks are not known yet: %s", len(tokens), error)
+            return False
+        for token, (name, holder) in found.items():
+            self._found(tokens[token], name, holder)
+        return True
 
     def _found(self, ward: Ward, name: str, holder: Any) -> None:
         if holder.fence == 0 and not ward.is_dead:
@@ -216,19 +238,28 @@ class Wards:
             self._watch(ward)
         if not ward.is_dead:
             spec = LockSpec(name, ward.ttl)
-            lease = BaseLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
+            lease = WardLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
             keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
+            if ward.token not in self._wards:  # it ended meanwhile, in the main thread
+                keeper.discard(ward.token)
 
     def _settle(self, ward: Ward) -> None:
         """What comes next for it: to be freed, nothing more, or another look."""
         if ward.is_dead:
-            self.ended(ward.token)
-            if ward.name:
-                self._free(ward, ward.name)
+            self._bury(ward)
         elif ward.name:
             ward.due = math.inf
         else:
             ward.due = now() + ward.ttl / 3
+
+    def _bury(self, ward: Ward) -> None:
+        """Looked for twice: its last question may have reached the store after our first look."""
+        if ward.name is None and ward.looks < 2 and now() < ward.until:
+            ward.due = now() + _SECOND_LOOK
+            return
+        self.ended(ward.token)
+        if ward.name:
+            self._free(ward, ward.name)
 
     def _free(self, ward: Ward, name: str) -> None:
         logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
@@ -237,8 +268,8 @@ class Wards:
         )
 
     def _tell(self, ward: Ward) -> None:
-        """The lease was lost while the child runs: have it raise ``LeaseLost``."""
-        if ward.on_lost != "raise" or ward.token not in self._wards or not SIGNAL:
+        """The lease ended while the child runs: have it look, and raise or mark a loss there."""
+        if ward.token not in self._wards or not SIGNAL:
             return
         pidfd = self._pidfds.get(ward.pid or 0)
         if pidfd is not None:

@@ -9,13 +9,16 @@ every waiter asks the store again by itself within a second.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from contextlib import suppress
 from typing import Literal
 
 from celery_locks.clock import now
-from celery_locks.store.resp import Reply, pack
+from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.wire import AsyncLink, AsyncWire, Link, Wire, WireError
+
+logger = logging.getLogger("celery_locks")
 
 # A connection that was silent this long is asked whether it still lives.
 _SILENCE = 5.0
@@ -47,6 +50,12 @@ class _Pulse:
         return "ask"
 
 
+def _say_deaf(reply: ErrorReply) -> bool:
+    """Without the right to listen, waiters ask again and again instead."""
+    logger.warning("waiting for locks is slow: the server refuses a subscription: %s", reply.text)
+    return True
+
+
 class _Ticket:
     """One waiter: ``mail`` is the fence it was handed, ``look`` says that it should look around."""
 
@@ -68,16 +77,19 @@ class Mailbox:
         self._tickets: dict[str, _Ticket] = {}
         self._reading = threading.Lock()
         self._pulse = _Pulse()
+        self._is_deaf = False
 
     def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
-        """From now on keep mail for ``token``; answers the channel, None if not connected."""
+        """Keep mail for ``token``; answers the channel, None if not connected, "-" if deaf."""
         if self._link is None and not connect:
             return None
-        self._tickets.setdefault(token, _Ticket())
-        if self._link is None:
+        if self._link is None and not self._is_deaf:
             with self._reading:
                 if self._link is None:
                     self._subscribe(now() + budget)
+        if self._is_deaf:
+            return "-"
+        self._tickets.setdefault(token, _Ticket())
         return self.channel
 
     def expects(self, token: str) -> bool:
@@ -89,10 +101,14 @@ class Mailbox:
     def _subscribe(self, deadline: float) -> None:
         link = self._wire.open(deadline)
         try:
-            link.exchange(pack("SUBSCRIBE", self.channel), deadline)
+            reply = link.exchange(pack("SUBSCRIBE", self.channel), deadline)
         except (OSError, ValueError) as error:
             link.close()
             raise WireError(f"cannot subscribe: {error}") from error
+        if isinstance(reply, ErrorReply):
+            link.close()
+            self._is_deaf = _say_deaf(reply)
+            return
         self._link = link
         self._pulse.heard()
 
@@ -190,14 +206,17 @@ class AsyncMailbox:
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._pulse = _Pulse()
+        self._is_deaf = False
 
     async def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
         if self._link is None and not connect:
             return None
-        self._letters.setdefault(token, _Letter())
         async with self._connecting:
-            if self._link is None:
+            if self._link is None and not self._is_deaf:
                 await self._subscribe(now() + budget)
+        if self._is_deaf:
+            return "-"
+        self._letters.setdefault(token, _Letter())
         return self.channel
 
     def expects(self, token: str) -> bool:
@@ -211,13 +230,17 @@ class AsyncMailbox:
         try:
             async with asyncio.timeout(deadline - now()):
                 link = await self._wire.open(deadline)
-                await link.exchange(pack("SUBSCRIBE", self.channel))
+                reply = await link.exchange(pack("SUBSCRIBE", self.channel))
         except BaseException as error:
             if link:
                 await link.close()
             if isinstance(error, OSError | ValueError):
                 raise WireError(f"cannot subscribe: {error}") from error
             raise
+        if isinstance(reply, ErrorReply):
+            await link.close()
+            self._is_deaf = _say_deaf(reply)
+            return
         self._link = link
         self._pulse.heard()
         self._reader = asyncio.create_task(self._read(link))

@@ -96,6 +96,7 @@ class Router:
                     return call.parse(reply)
                 code = _code(reply)
                 if code == "NOSCRIPT":
+                    tries -= 1  # it answered, and well
                     data = call.script.by_text(call.root, call.args)
                     continue
                 self._raise_if_final(code, reply, call)

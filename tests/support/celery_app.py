@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import redis
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
 from celery_locks import LockedTask, LockEvent, current_lease, single_instance, subscribe
@@ -92,9 +92,9 @@ class Passing(Exception):
 
 
 class Deadly:
-    """A result that kills the process which serialises it."""
+    """A result that kills the process which serialises it, after the task's end."""
 
-    def __reduce__(self) -> Any:
+    def __json__(self) -> Any:
         os._exit(7)
 
 
@@ -310,3 +310,7 @@ def _write_event(url: str) -> Any:
 if CONF_VARIABLE in os.environ:
     app = make_app(json.loads(os.environ[CONF_VARIABLE]))
     subscribe(_write_event(app.conf.journal_url))
+
+    @signals.task_success.connect
+    def _note_success(sender: Any = None, **_: Any) -> None:
+        note(app, "success", sender)

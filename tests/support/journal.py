@@ -4,6 +4,7 @@ The moments are wall time of one machine, written by whoever does the work: a ru
 first line to its last sign of life, however it ended.
 """
 
+import itertools
 import json
 import os
 import time
@@ -77,7 +78,7 @@ class Journal:
     def check_exclusive(self, key: str) -> None:
         """No run began before the one in front of it gave its last sign, and fences increase."""
         runs = self.runs(key)
-        for one, following in zip(runs, runs[1:], strict=False):
+        for one, following in itertools.pairwise(runs):
             assert following.began >= one.last_sign, f"two ran at once: {one} and {following}"
             assert following.fence > one.fence, f"the fence did not increase: {one}, {following}"
 

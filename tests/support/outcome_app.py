@@ -18,7 +18,9 @@ from celery import Celery
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
 
-from celery_locks import LockedTask, single_instance
+from celery_locks import LockedTask, State, admin, single_instance
+from celery_locks.clock import now
+from celery_locks.integration.app import locks_of
 from tests.support.journal import Pen
 
 BROKER = os.environ.get("OUTCOME_BROKER", "redis://localhost:6379/0")
@@ -250,7 +252,7 @@ def _lose(task: Any, key: str, seconds: float) -> str:
     pen.write("start")
     sleep(seconds)
     pen.write("written after the sleep")
-    return str(getattr(task.lock, "state", "unlocked"))
+    return str(task.lock.state)
 
 
 @app.task(bind=True, base=LockedTask)
@@ -267,9 +269,43 @@ def lose_quietly(self: Any, key: str, seconds: float) -> str:
 
 @app.task(bind=True, base=LockedTask)
 @single_instance(key="{key}", ttl=2)
-def race(self: Any, key: str, seconds: float) -> str:
-    """Ends at a moment of the caller's choice, perhaps that of the interruption."""
-    ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends:
+def look_after_it(self: Any, key: str, seconds: float) -> None:
+    """Asks by itself, as a task must where nothing can be raised in it."""
+    pen = pen_of(self, key)
+    pen.write("start")
+    ends = time.time() + seconds
+    while time.time() < ends:
+        time.sleep(0.02)
+        self.lock.check()
+    pen.write("written after the sleep")
+
+
+@app.task(bind=True, base=LockedTask)
+@single_instance(key="outer:{key}", ttl=2)
+def call_another(self: Any, key: str) -> None:
+    """Calls a locked task directly, then goes on under its own lock."""
+    pen = pen_of(self, key)
+    lose_quietly(f"inner:{key}", 0.1)
+    pen.write("start")
+    sleep(20)
+    pen.write("written after the sleep")
+
+
+@app.task(bind=True, base=LockedTask)
+@single_instance(key="{key}", ttl=1)
+def race(self: Any, key: str, late: float, renewed: bool) -> str:
+    """Takes the lock from itself and ends at the moment when it is told so, or ``late`` after.
+
+    With ``renewed`` only after the main process has taken on the renewing, so that it tells too.
+    """
+    lease = self.lock
+    if renewed:
+        time.sleep(lease.ttl / 3 + 0.1)
+    admin.force_release(locks_of(app), key)
+    # A child asks by itself with a third of the ttl left; in one process the keeper tells.
+    asks_at = lease.deadline - lease.ttl / 3
+    while lease.state is State.HELD and now() < asks_at - 0.02:
+        time.sleep(0.002)
+    while lease.state is State.HELD and now() < asks_at + late:
         pass
     return "ended"

@@ -8,7 +8,8 @@
 --         {'done'}: it has
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
---         holders; a grant that follows has a fence above the ticket
+--         holders, only the twin if one runs this very message, and then the caller is not queued;
+--         a grant that follows has a fence above the ticket
 
 local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -55,12 +56,21 @@ local function record(other)
   return redis.call('HGET', records, other) or ''
 end
 
--- A later attempt of the same job takes the lock over: `retry` publishes before it ends.
-local function predecessor(holders)
+-- Whom of the same job there is: an earlier attempt, from which we take over (`retry` publishes
+-- before it ends), and a twin, which runs this very message or a later one. Fences tell apart two
+-- that were granted out of the queue: the first one runs.
+local function kin(holders)
+  if job == '-' then return end
+  local former, twin
+  local mine = tonumber(record(token):match('^%d+') or 0)
   for i = 1, #holders, 2 do
-    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
-    if theirs == job and tonumber(tries) < attempt then return holders[i] end
+    local fence, theirs, tries = record(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
+    if theirs == job and holders[i] ~= token and tonumber(holders[i + 1]) > now then
+      if tonumber(tries) < attempt then former = holders[i]
+      elseif mine == 0 or tonumber(fence) < mine then twin = {holders[i], holders[i + 1]} end
+    end
   end
+  return former, twin
 end
 
 -- Who asks again keeps its ticket; a new one is the last. Returns position and ticket.
@@ -84,9 +94,9 @@ local function refuse(theirs)
   return {'limit', theirs}
 end
 
-local function busy(holders)
+local function busy(holders, queues)
   local position, ticket
-  if alive > 0 then
+  if queues then
     position, ticket = enqueue()
   else
     position, ticket = redis.call('ZCARD', root .. 'q:' .. name) + 1, 0
@@ -100,6 +110,14 @@ local function busy(holders)
   return reply
 end
 
+-- Not even a free slot is for a second run of one message; nor does it wait for one.
+local function give_way(twin)
+  free(token)
+  redis.call('ZREM', root .. 'q:' .. name, token)
+  hand_over(name)
+  return busy(twin, false)
+end
+
 local function holders_by_expiry()
   return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 end
@@ -111,7 +129,10 @@ end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end
 for i = 1, #holders, 2 do
-  if holders[i] == token then return again() end
+  if holders[i] == token then
+    local _, twin = kin(holders)
+    return twin and give_way(twin) or again()
+  end
 end
 local room = #holders / 2 < limit
 while holders[1] and tonumber(holders[2]) <= now do
@@ -140,8 +161,10 @@ local function replaced()
   end
 end
 
-local former = job ~= '-' and predecessor(holders) or ARGV[13] == '1' and replaced()
+local former, twin = kin(holders)
+if twin then return give_way(twin) end
+if ARGV[13] == '1' then former = former or replaced() end
 if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end
-return busy(holders)
+return busy(holders, alive > 0)

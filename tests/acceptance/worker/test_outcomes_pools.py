@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.stage import Stage, new_key
-from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
 POOLS = ("threads", "gevent", "eventlet")
 WAYS = (
     *("succeed", "fail", "unserialisable", "ignore", "replace", "reject", "retry"),
-    *("exit_by_exception", "keyboard_interrupt"),
+    *("exit_by_exception", "keyboard_interrupt", "out_of_memory"),
 )
 
 
@@ -89,14 +88,14 @@ def queue_two(stage: Stage, task: str, *args: Any) -> tuple[str, Any, Any]:
     return key, first, stage.send("follow", key)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in WAYS[-2:]])
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in WAYS[-3:]])
 def test_solo_lock_is_free_when_a_task_ends_by(solo: Stage, way: str) -> None:
     key, _, following = queue_two(solo, "act", way)
     solo.journal.gate(key)
     solo.check_next_runs(key, following)
 
 
-@pytest.mark.parametrize("way", WAYS[-2:])
+@pytest.mark.parametrize("way", WAYS[-3:])
 def test_solo_lock_is_free_when_a_task_ends_its_worker(way: str) -> None:
     """On solo the task's process is the worker: SystemExit and KeyboardInterrupt end it."""
     with Stage() as stage, stage.worker("solo", 1) as worker:

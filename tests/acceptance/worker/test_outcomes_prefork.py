@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask
-from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.leftovers import is_alive
+from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 

@@ -1,0 +1,97 @@
+"""What the examples share: a server, a worker, a notebook both sides write in, and their end.
+
+Each example is an ordinary Celery app that would run on any Redis. Here it gets a server of its
+own: Celery reads CELERY_BROKER_URL and CELERY_RESULT_BACKEND, and the locks go where the broker is.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_locks.testing.children import Child, new_directory
+from celery_locks.testing.servers import EmbeddedServer
+
+ROOT = str(Path(__file__).parents[1])
+NOTEBOOK = "EXAMPLE_NOTEBOOK"
+_began = time.monotonic()
+
+
+@contextmanager
+def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
+    """A server, a prefork worker of the app and, if asked for, its beat; gone after the block."""
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer())
+        directory = new_directory()
+        os.environ["CELERY_BROKER_URL"] = os.environ["CELERY_RESULT_BACKEND"] = server.url
+        os.environ[NOTEBOOK] = str(directory / "notebook")
+        os.environ["PYTHONPATH"] = ROOT
+        app.conf.broker_connection_retry_on_startup = True
+        worker = _celery(stack, app, "worker", "--without-gossip", "--without-mingle", *options)
+        wait_until(lambda: " ready." in worker.log(1000), "the worker to be ready", worker)
+        if beat:
+            _celery(stack, app, "beat", "--schedule", str(directory / "schedule"))
+        yield worker
+
+
+def _celery(stack: ExitStack, app: Celery, command: str, *options: str) -> Child:
+    python = [sys.executable, "-W", "ignore", "-m", "celery", "-A", str(app.main)]
+    child = Child([*python, command, "--loglevel=INFO", *options], new_directory())
+    stack.callback(_end, child)
+    return child
+
+
+def _end(child: Child, patience: float = 5.0) -> None:
+    """Ask the main process alone: its children are its own to end."""
+    if child.is_running:
+        os.kill(child.pid, signal.SIGTERM)
+    ends = time.monotonic() + patience
+    while child.is_running and time.monotonic() < ends:
+        time.sleep(0.02)
+    child.kill()
+
+
+def wait_until(
+    condition: Callable[[], Any], what: str, child: Child | None = None, seconds: float = 15.0
+) -> Any:
+    """What ``condition`` gives once it gives something; the end of the program if it does not."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    log = f"\nIts log ends:\n{child.log()}" if child else ""
+    raise SystemExit(f"Waited {seconds:g} s for {what}, in vain.{log}")
+
+
+def say(sentence: str) -> None:
+    print(f"{time.monotonic() - _began:6.2f} s  {sentence}", flush=True)
+
+
+def note(word: str) -> None:
+    """Called in a task: write down that this happened now, where everybody can read it."""
+    path = os.environ.get(NOTEBOOK)
+    if path:
+        with open(path, "a") as notebook:
+            notebook.write(f"{word}\n")
+
+
+def notes() -> list[str]:
+    """What the tasks have written so far, in order."""
+    path = Path(os.environ[NOTEBOOK])
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def main(show: Callable[[], None]) -> None:
+    """Run an example; Ctrl-C ends it, and what it started, without a traceback."""
+    try:
+        show()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        raise SystemExit(130) from None

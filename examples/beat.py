@@ -1,0 +1,45 @@
+"""A schedule that is shorter than the job: beat asks every second, the job takes two and a half.
+
+Without a lock the runs would pile up beside each other. With one, a run that finds the last one
+still at work is skipped, and nothing piles up.
+
+    python -m examples.beat
+"""
+
+import time
+
+from celery import Celery
+
+from celery_locks import LockedTask
+from examples import _run
+
+REDIS = "redis://localhost:6379/0"
+app = Celery("examples.beat", broker=REDIS, backend=REDIS)
+app.conf.beat_schedule = {"import": {"task": "examples.beat.import_catalogue", "schedule": 1.0}}
+
+
+@app.task(base=LockedTask, lock_key="import-catalogue")
+def import_catalogue() -> None:
+    _run.note("begins")
+    time.sleep(2.5)
+    _run.note("ends")
+
+
+def show() -> None:
+    with _run.running(app, "--concurrency=3", beat=True) as worker:
+        _run.say("Beat sends the import every second; a run takes two and a half.")
+        for run in (1, 2):
+            _run.wait_until(lambda n=run: _run.notes().count("begins") >= n, "a run", worker)
+            _run.say(f"Run {run} begins.")
+            _run.wait_until(lambda n=run: _run.notes().count("ends") >= n, "its end", worker)
+            _run.say(f"Run {run} ends.")
+        skipped = worker.log(1000).count("is skipped")
+        _run.say(f"{skipped} more came due meanwhile and were skipped.")
+        for before, after in zip(_run.notes(), _run.notes()[1:], strict=False):
+            if before == after:
+                raise SystemExit("Two runs were at work at once: that must not be.")
+        _run.say("No two runs were at work at once.")
+
+
+if __name__ == "__main__":
+    _run.main(show)

@@ -1,0 +1,107 @@
+"""``make demo`` as a visitor sees it: it ends by itself, shows what it says, leaves nothing."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from celery_locks.testing.children import DIRECTORY_VARIABLE
+from tests.support.leftovers import processes_in
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "examples.demo"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The demo's server and worker work below this directory, so that leftovers are seen."""
+    return tmp_path
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, DIRECTORY_VARIABLE: str(home), "TERM": "xterm", "COLUMNS": "120"}
+
+
+def expect_nothing_left(home: Path) -> None:
+    wait_until(lambda: not processes_in(home), what="the demo's processes to be gone")
+    assert list(home.iterdir()) == []
+
+
+def test_demo_shows_what_it_says(home: Path) -> None:
+    """In a pipe, without colour: every step explained, the lock back long before its ttl."""
+    began = time.monotonic()
+    done = subprocess.run(
+        COMMAND, cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=60
+    )
+    took = time.monotonic() - began
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert took < 30
+    said = done.stdout
+    assert "\x1b" not in said
+    assert "1 run billed it. 4 were skipped" in said
+    assert all(f"\n{step}. " in said for step in (1, 2, 3, 4))
+    assert re.search(r"account:ann +book \w+ +\d+ +\d+ +[\d.]+ s +2\n", said), said
+    back = re.search(r"The lock came back after (\d+) ms", said)
+    assert back, said
+    assert int(back[1]) < 1000
+    expect_nothing_left(home)
+
+
+def test_demo_draws_its_table_in_a_terminal(home: Path) -> None:
+    """A table that is redrawn in place, and the same sentences."""
+    pytest.importorskip("rich")
+    outer, inner = pty.openpty()
+    demo = subprocess.Popen(
+        COMMAND, cwd=ROOT, env=environment(home), stdout=inner, stderr=inner, stdin=inner
+    )
+    os.close(inner)
+    said = b""
+    try:
+        while chunk := _read(outer):
+            said += chunk
+        assert demo.wait(30) == 0, said.decode()
+    finally:
+        os.close(outer)
+        demo.kill()
+        demo.wait()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+    assert "who holds what" in text
+    assert "invoice:42" in text
+    assert "The lock came back after" in text
+    assert said.count(b"\x1b[") > 50
+    expect_nothing_left(home)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says EIO when the other end is closed
+        return b""
+
+
+@pytest.mark.parametrize("moment", ["being started", "1. Invoice", "kill -9"])
+def test_demo_leaves_nothing_after_ctrl_c(home: Path, moment: str) -> None:
+    """Ctrl-C at any step: one word, no traceback, no process."""
+    log = home.parent / f"{home.name}.log"
+    with log.open("wb") as out:
+        demo = subprocess.Popen(
+            COMMAND, cwd=ROOT, env=environment(home), stdout=out, stderr=out, process_group=0
+        )
+    try:
+        wait_until(lambda: moment in log.read_text(), 30, what=f"{moment!r} on the screen")
+        os.killpg(demo.pid, signal.SIGINT)
+        assert demo.wait(20) == 130, log.read_text()
+    finally:
+        demo.kill()
+        demo.wait()
+    assert log.read_text().endswith("Stopped.\n")
+    assert "Traceback" not in log.read_text()
+    expect_nothing_left(home)

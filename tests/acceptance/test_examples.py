@@ -1,0 +1,48 @@
+"""The examples run by themselves, show what they promise, and end."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from celery_locks.testing.children import DIRECTORY_VARIABLE
+from tests.support.leftovers import processes_in
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+SENTENCES = {
+    "quickstart": ["42 again: skipped, invoice:42 is held by pid", "43: invoice 43 is billed"],
+    "beat": ["more came due meanwhile and were skipped", "No two runs were at work at once"],
+    "ordering": ["two stand in line behind it", "Never two of ann's at once"],
+    "semaphore": ["9 places found", "At most 3 were inside at once"],
+    "fenced": ["20 was written", "10 was REFUSED", "There are 20 in the table"],
+}
+
+
+def test_every_example_is_run() -> None:
+    """One that nobody runs does not work for long."""
+    files = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert {name for name in files if name[0] != "_"} == {*SENTENCES, "demo"}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", f"examples.{name}"],
+        cwd=ROOT,
+        env={**os.environ, DIRECTORY_VARIABLE: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    took = time.monotonic() - began
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    for sentence in SENTENCES[name]:
+        assert sentence in done.stdout
+    assert took < 20
+    wait_until(lambda: not processes_in(tmp_path), what="its processes to be gone")
