@@ -113,9 +113,9 @@ class Model:
             same = entry.job and holder.job == entry.job and holder.token != entry.token
             if same and holder.until > self.now:
                 if holder.attempt < entry.attempt:
-                    former = holder
+                    former = former or holder
                 elif not fence or holder.fence < fence:
-                    twin = holder
+                    twin = twin or holder
         return former, twin
 
     def give_way(self, lock: Lock, entry: Entry, twin: Entry) -> set[str]:
