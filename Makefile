@@ -20,7 +20,7 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-oldest on-oldest check bench format clean
+.PHONY: help venv demo test test-oldest on-oldest test-docker check bench format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -41,6 +41,9 @@ on-oldest: $(VENV)/oldest
 	@$(BIN)/python -m pytest tests/unit/test_testing_tasks.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease_life line takeover clients) \
 		tests/acceptance/test_smoke.py -k "not cluster and not sentinel and not redis7" $(ARGS)
+
+test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
+	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
