@@ -19,16 +19,17 @@ from typing import Any
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
+from kombu.exceptions import OperationalError
 
-from celery_locks import events, policy
+from celery_locks import events, keys, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
-from celery_locks.integration.naming import lock_name
+from celery_locks.integration.naming import lock_name, signature_of
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
@@ -296,7 +297,7 @@ class Execution:
         again = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
-        again.apply_async()
+        self._publish(again, name)
         logger.info(
             "task %s[%s] is put back for %.1f s: %s (lock %r)",
             self.task.name,
@@ -307,6 +308,23 @@ class Execution:
         )
         events.emit("requeued", name, task=self.task.name, pause=decision.pause)
         raise Ignore(decision.why)
+
+    def _publish(self, again: Any, name: str) -> None:
+        """Until it succeeds: if the message is acknowledged already, nobody else has the job."""
+        while True:
+            try:
+                again.apply_async()
+            except OperationalError as error:
+                logger.warning(
+                    "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
+                    self.task.name,
+                    self.request.id,
+                    error,
+                    name,
+                )
+                time.sleep(0.5)
+            else:
+                return
 
     def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
         decision = policy.on_unavailable(self.options, self._situation())
@@ -346,9 +364,13 @@ class Execution:
             self.request.headers = {**self.request.headers, HEADER: kept}
 
 
-def checked_for_call(said: Mapping[str, Any]) -> dict[str, Any]:
+def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one call, which travel in a header and so must be plain."""
-    words = lock_options.checked(said, "apply_async(lock=…)")
-    if callable(words.get("key")):
-        raise LockError("apply_async(lock=…): a key for one call must be a text")
+    where = "apply_async(lock=…)"
+    words = lock_options.checked(said, where)
+    key = words.get("key")
+    if callable(key):
+        raise LockUsageError(f"{where}: a key for one call must be a text")
+    if key is not None:
+        keys.check_template(key, signature_of(task), where)
     return words
