@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +78,13 @@ class Contender:
 
     name: str
     worker: Child
+    _server: EmbeddedServer
     _caller: subprocess.Popen[str]
+
+    def processor_time(self) -> float:
+        """Of all that it takes to run a task: caller, server and worker."""
+        pids = self._caller.pid, self._server.pid, self.worker.pid
+        return sum(map(processor_time, pids))
 
     def ask(self, *question: Any) -> Any:
         assert self._caller.stdin and self._caller.stdout
@@ -127,7 +132,7 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
     )
-    return Contender(name, worker, caller)
+    return Contender(name, worker, server, caller)
 
 
 @contextmanager
@@ -165,6 +170,10 @@ def threads_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def idle_since(seconds: float) -> None:
-    """Let workers that have just started come to rest."""
-    time.sleep(seconds)
+def processor_time(pid: int) -> float:
+    """Seconds that the process and its children have computed; those that ended do not count."""
+    nanoseconds, children = 0, set[int]()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        nanoseconds += int((thread / "schedstat").read_text().split()[0])
+        children.update(map(int, (thread / "children").read_text().split()))
+    return nanoseconds / 1e9 + sum(map(processor_time, children))
