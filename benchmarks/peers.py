@@ -87,7 +87,8 @@ class Contender:
         return sum(map(processor_time, pids))
 
     def ask(self, *question: Any) -> Any:
-        assert self._caller.stdin and self._caller.stdout
+        assert self._caller.stdin
+        assert self._caller.stdout
         self._caller.stdin.write(json.dumps(question) + "\n")
         self._caller.stdin.flush()
         answer = self._caller.stdout.readline()
@@ -103,9 +104,7 @@ class Contender:
         self.worker.stop()
 
 
-def start(
-    name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = ""
-) -> Contender:
+def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = "") -> Contender:
     """A worker on a database of its own; it is not waited for, so that several start at once."""
     python = interpreter(name)
     database = 1 + CANDIDATES.index(name)
