@@ -89,6 +89,8 @@ class _Publication:
         except Exception:
             if self.id_is_frozen:
                 return None  # the run fails with the same words, where those who wait see it
+            if self.task.typing:
+                self.task.__header__(*args, **kwargs)  # what is wrong with the call comes first
             raise
 
     def run(self) -> Any:

@@ -28,6 +28,9 @@ from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
+# Celery's result backend uses what redis-py 8.1 calls deprecated, here in the caller's process.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
 _numbers = itertools.count()
 NOBODYS = "nobody reads this one"
 
@@ -83,6 +86,12 @@ def starts_under(rig: Rig, key: str) -> list[dict[str, Any]]:
 
 def values(rig: Rig, key: str) -> list[Any]:
     return [entry["value"] for entry in starts_under(rig, key)]
+
+
+def never_two_at_once(rig: Rig, key: str) -> None:
+    entries = [entry["what"] for entry in rig.journal() if entry["lock"] == key]
+    entries = [what for what in entries if what in ("start", "end")]
+    assert entries == ["start", "end"] * (len(entries) // 2)
 
 
 def hold_running(rig: Rig, key: str) -> Any:
@@ -254,7 +263,7 @@ def test_another_task_with_the_same_key_is_no_duplicate(rig: Rig, key: str) -> N
     rig.wait_event("requeued", key)
     rig.open(key)
     assert other.get(timeout=PATIENCE) == "also"
-    rig.never_two_at_once()
+    never_two_at_once(rig, key)
 
 
 def test_a_callback_is_not_lost_with_a_duplicate(rig: Rig, key: str) -> None:
@@ -522,7 +531,7 @@ def test_one_running_and_one_queued(rig: Rig, key: str) -> None:
     for result in (first, second):
         result.get(timeout=PATIENCE)
     assert len(starts_under(rig, key)) == 2
-    rig.never_two_at_once()
+    never_two_at_once(rig, key)
 
 
 def test_no_change_is_lost_under_load(rig: Rig, key: str) -> None:
@@ -541,7 +550,7 @@ def test_no_change_is_lost_under_load(rig: Rig, key: str) -> None:
     wait_nothing_left(rig)
     assert int(rig.redis.get(f"seen:{key}")) == changes
     assert 1 < len(starts_under(rig, key)) < changes / 2
-    rig.never_two_at_once()
+    never_two_at_once(rig, key)
 
 
 def test_debounce_runs_once_with_the_last_arguments_at_the_end_of_the_window(
@@ -569,7 +578,7 @@ def test_debounce_during_a_run_is_not_lost(rig: Rig, key: str) -> None:
     rig.wait_event("requeued", key)
     rig.open(key)
     assert second.get(timeout=PATIENCE) == 2
-    rig.never_two_at_once()
+    never_two_at_once(rig, key)
 
 
 # Servers of their own: what is down, and beat.
@@ -649,4 +658,4 @@ def test_beat_with_an_interval_shorter_than_the_run(tmp_path: Any) -> None:
                 beat.stop()
             wait_drained(rig)
             wait_nothing_left(rig)
-            rig.never_two_at_once()
+            never_two_at_once(rig, "key")

@@ -28,6 +28,7 @@ PARENTS = {
     "ForeignData": "LockUnavailable",
     "LockUsageError": "LockError",
     "LimitMismatch": "LockUsageError",
+    "AlreadyQueued": "LockConflict",
 }
 CONFLICT = Conflict(
     "invoice:42",
