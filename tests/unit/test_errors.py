@@ -29,6 +29,7 @@ PARENTS = {
     "ForeignData": "LockUnavailable",
     "LockUsageError": "LockError",
     "LimitMismatch": "LockUsageError",
+    "AlreadyQueued": "LockConflict",
 }
 CONFLICT = Conflict(
     "invoice:42",
