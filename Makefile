@@ -1,5 +1,6 @@
 # Everything runs in .venv, made on first use: by uv when it is there, else by venv and pip.
-# PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks;
+# JOBS=1 runs the slow tests one by one.
 
 PYTHON ?= python3
 ARGS ?=
@@ -7,8 +8,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# Fast first: a mistake shows in seconds, before any worker is started.
-TESTS := $(wildcard tests/unit tests/contract tests/integration tests/acceptance)
+# The tests with servers and workers wait most of their time, so several run at once.
+JOBS ?= 4
 
 ifneq ($(UV),)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
@@ -31,7 +32,9 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.dev ## all tests, fast ones first
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
+		tests/contract tests/integration tests/acceptance $(ARGS)
 
 test-oldest: ## the promises in short, on the oldest Celery and redis-py supported
 	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest
