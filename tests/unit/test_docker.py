@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 def test_docker_tests_are_collected_for_both_brokers() -> None:
     """They run elsewhere only; a name that pytest-celery dropped must not wait until then."""
     pytest.importorskip("pytest_celery")
+    settings = ["-c", "tests/docker/pytest.ini", "--rootdir=."]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", "tests/docker/pytest.ini", "--rootdir=.", "-q"]
-        + ["--collect-only", "tests/docker"],
+        [sys.executable, "-m", "pytest", *settings, "-q", "--collect-only", "tests/docker"],
         cwd=ROOT,
         capture_output=True,
         text=True,
