@@ -29,7 +29,6 @@ PARENTS = {
     "ForeignData": "LockUnavailable",
     "LockUsageError": "LockError",
     "LimitMismatch": "LockUsageError",
-    "AlreadyQueued": "LockConflict",
 }
 CONFLICT = Conflict(
     "invoice:42",
