@@ -50,7 +50,8 @@ class How(TypedDict, total=False):
     kept_elsewhere: bool
     ask_done: bool
     frees: tuple[str, str]
-    replaces: bool
+    replaces: str
+    supersedes: tuple[str, float]
 
 
 def new_token() -> str:
@@ -128,8 +129,12 @@ class Flows(Generic[L]):
                 self._refuse_late(spec, sent_at)
                 return answer, sent_at, spec.ttl
             left = patience_ends - now()
-            # Behind its own twin nobody waits: it could only learn that the work is done.
-            if left <= 0 or answer.has_twin_of(holder.task_id, holder.attempt):
+            # Behind its own twin nobody waits: it could only learn that the work is done. Nor does
+            # a task behind a message, which may need the worker's slot that it would wait in.
+            in_vain = answer.has_twin_of(holder.task_id, holder.attempt) or (
+                holder.task_id and answer.is_behind_messages
+            )
+            if left <= 0 or in_vain:
                 if channel:
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
@@ -157,7 +162,8 @@ class Flows(Generic[L]):
             channel=channel or "-",
             ask_done=how.get("ask_done", False),
             frees=how.get("frees", ("", "")),
-            replaces=how.get("replaces", False),
+            replaces=how.get("replaces", ""),
+            supersedes=how.get("supersedes", ("", 0.0)),
         )
 
     @staticmethod
@@ -188,9 +194,14 @@ class Flows(Generic[L]):
         keeper.reschedule(lease.token)
 
     def release(
-        self, lease: L, *, keep: float = 0.0, done: tuple[Holder, float] | None = None
+        self,
+        lease: L,
+        *,
+        keep: float = 0.0,
+        keep_as: str = "",
+        done: tuple[Holder, float] | None = None,
     ) -> Flow[bool]:
-        """``keep`` leaves the slot taken for so long, without a holder; ``done`` as in the verb."""
+        """``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb."""
         if lease.is_foreign() or lease.state is State.RELEASED:
             return False
         if lease.entries > 1:
@@ -204,7 +215,12 @@ class Flows(Generic[L]):
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
-                lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
+                lease.name,
+                lease.token,
+                keep=keep,
+                keep_as=keep_as,
+                done=done,
+                budget=budget_of(lease.ttl),
             )
         except BaseException:
             keeper.give_back(lease.name, lease.token, self._store, self.verbs, until, keep=keep)

@@ -177,9 +177,11 @@ class Keeper:
                     self._start()
         elif due < self._wakes_at or due == -math.inf:
             with suppress(BlockingIOError):  # a full pipe rings too
-                os.write(self._bell[1], b"!")
+                self._ring(self._bell[1], b"!")
 
     def _start(self) -> None:
+        # eventlet's own write would switch to its hub, and refuses two that ring at once.
+        self._ring = original("os", "write")
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
@@ -215,7 +217,7 @@ class Keeper:
         self._wakes_at = -math.inf
         for descriptor, _ in ready:
             if descriptor == bell:
-                os.read(bell, 4096)
+                original("os", "read")(bell, 4096)
             elif self._watched.pop(descriptor, None):
                 watched[descriptor]()
 

@@ -21,6 +21,7 @@ NAME_BYTES = 512
 MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
 REPLACED = 1_000_000  # more than the retries of any task
+QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,11 @@ class Holder:
     def attempt(self) -> int:
         """One number that grows with every message of the job; 0 while the first is only queued."""
         return self.replaced * REPLACED + self.retries + 1
+
+    @property
+    def is_queued(self) -> bool:
+        """A message that waits to begin, or to begin again; nobody is at work."""
+        return self.token.startswith(QUEUED_TOKEN)
 
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
@@ -196,6 +202,7 @@ class Conflict:
             "holders": holders,
             "lapses_in": self.lapses_in,
             "position": self.position,
+            "as_of": self.as_of,
         }
 
     def has_twin_of(self, task_id: str | None, attempt: int) -> bool:
@@ -204,10 +211,16 @@ class Conflict:
             holder.task_id == task_id and holder.attempt >= attempt for holder in self.holders
         )
 
+    @property
+    def is_behind_messages(self) -> bool:
+        """Nobody is at work: only messages in the queue have it."""
+        return bool(self.holders) and all(holder.is_queued for holder in self.holders)
+
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
         holders = tuple(Holder(**holder) for holder in said["holders"])
-        return cls(said["name"], holders, said["lapses_in"], said["position"])
+        as_of = said.get("as_of", 0.0)
+        return cls(said["name"], holders, said["lapses_in"], said["position"], as_of)
 
     def __str__(self) -> str:
         by = f"held by {self.holders[0]}" if self.holders else "held"

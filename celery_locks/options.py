@@ -70,7 +70,8 @@ def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
         allowed = _CHOICES.get(word)
         if allowed and value not in allowed:
             raise LockUsageError(f"{where}: {word} is {value!r}; write {_either(allowed)}")
-    words = {**said, **_both_sides(said, where)}
+    words = {word: value for word, value in said.items() if word != "on_conflict"}
+    words |= _both_sides(said, where)
     _check_key(said.get("key"), where)
     _check_enabled(said.get("enabled", True), where)
     numbers = {word: said[word] for word in ("ttl", "limit", "wait", "at_least") if word in said}
@@ -104,8 +105,7 @@ def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
             f"run, {_either(at_publish)} for the publish, or {{'publish': …, 'run': …}}"
         )
     names = {"run": "on_conflict", "publish": "on_publish"}
-    words = {names[side]: word for side, word in value.items()}
-    return words if "on_conflict" in words else {"on_conflict": "skip", **words}
+    return {names[side]: word for side, word in value.items()}
 
 
 def combined(*said: Mapping[str, Any]) -> LockOptions:
@@ -113,8 +113,9 @@ def combined(*said: Mapping[str, Any]) -> LockOptions:
     words: dict[str, Any] = {}
     for more in said:
         words |= more
-    if words.get("debounce") and "scope" not in words:
-        words["scope"] = "queued"
+    if words.get("debounce"):
+        # With a skip the last arguments would be lost where they come due during a run.
+        words = {"scope": "queued", "on_conflict": "requeue", **words}
     return LockOptions(**words)
 
 

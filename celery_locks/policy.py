@@ -9,12 +9,13 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_locks.model import Conflict
+from celery_locks.model import Conflict, Holder
 from celery_locks.options import LockOptions, OnPublish
 
 Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+AWAITED = "awaited"  # said of a message: others wait for its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Situation:
     times_requeued: int = 0
     patience_used: float = 0.0
     longest_pause: float = LONGEST_PAUSE
+    had_a_place: bool = False  # it took a lock when it was published
 
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
@@ -44,7 +46,12 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
     if conflict.has_twin_of(call.task_id, call.attempt):
         # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         return _again(call, "another copy of this very message is running")
-    if options.on_conflict == "requeue":
+    if call.had_a_place and conflict.is_behind_messages:
+        # Its place lapsed, or another message is just about to replace it: it comes back to see.
+        return _again(call, "another message has its place in the queue")
+    if options.on_conflict == "requeue" or (
+        options.on_conflict == "wait" and conflict.is_behind_messages
+    ):
         if options.wait is not None and call.patience_used >= options.wait:
             return Decision("raise", f"its patience of {options.wait:g} s is over")
         return _again(call, "the lock is busy")
@@ -55,13 +62,30 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
     return Decision("raise", "the lock is busy")
 
 
-def on_duplicate(conflict: Conflict, options: LockOptions, *, id_is_frozen: bool) -> OnPublish:
-    """The same call is queued or running already, and here comes another."""
-    if id_is_frozen or not any(holder.task_id for holder in conflict.holders):
-        # Inside a canvas others wait for this very id, and a plain holder has no result to return:
-        # the run decides.
-        return "allow"
-    return "replace" if options.debounce else options.on_publish
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """What to do with a call that finds its like, and which one that is."""
+
+    decision: OnPublish
+    other: Holder | None = None
+
+
+def on_duplicate(
+    conflict: Conflict, options: LockOptions, task: str, *, id_is_frozen: bool
+) -> Duplicate:
+    """The same call is queued or running already, and here comes another.
+
+    "allow" leaves it to the run: inside a canvas, where others wait for this very id; where the
+    holder is no call of this task but of another with the same key, or a plain process; and where
+    the one to be replaced runs already, or others wait for its id.
+    """
+    others = [holder for holder in conflict.holders if holder.task_id and holder.task == task]
+    decision = "replace" if options.debounce else options.on_publish
+    if decision == "replace":
+        others = [it for it in others if it.attempt == 0 and not it.extra.get(AWAITED)]
+    if id_is_frozen or not others or decision == "allow":
+        return Duplicate("allow")
+    return Duplicate(decision, others[0])
 
 
 def on_unavailable(options: LockOptions, call: Situation) -> Decision:

@@ -39,7 +39,7 @@ def of(app: Any) -> Settings:
         if app.conf.get(PREFIX + word) is not None
     }
     task = {word: said.pop(word) for word in lock_options.WORDS if word in said}
-    lock_options.checked(task, f"app.conf.{PREFIX}…")
+    task = lock_options.checked(task, f"app.conf.{PREFIX}…")
     if "url" not in said:
         said["url"], said["url_options"] = _server_of(app.conf)
     return Settings(task=task, **said)

@@ -44,9 +44,10 @@ class AppLocks(Locks):
         return answer
 
     def release_for_task(
-        self, lease: Lease, *, keep: float, done: tuple[Holder, float] | None
+        self, lease: Lease, *, keep: float, keep_as: str, done: tuple[Holder, float] | None
     ) -> bool:
-        return drive(self._flows.release(lease, keep=keep, done=done), self._store.perform)
+        flow = self._flows.release(lease, keep=keep, keep_as=keep_as, done=done)
+        return drive(flow, self._store.perform)
 
 
 def locks_of(app: Any) -> AppLocks:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -30,12 +30,13 @@ from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
 from celery_locks.integration.naming import lock_name, signature_of
+from celery_locks.integration.places import leave_queue
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done
+from celery_locks.store.verbs import Done, Renewal, budget_of, queued_token
 
 logger = logging.getLogger("celery_locks")
 
@@ -86,6 +87,8 @@ class Execution:
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
         self.token = ""
+        # What the message holds in the queue is ours to give back, unless it goes on with a copy.
+        self.owes_place = within is None and "queued" in self.note
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -94,7 +97,7 @@ class Execution:
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
         if name is None:
-            return self._call(call)
+            return self._call(call, under=self._locked_around())
         if holding := self._holding(name):
             return self._call(call, under=holding)
         self.holder = self._holder()
@@ -110,9 +113,10 @@ class Execution:
             self._abandon(name)
             raise
         if isinstance(answer, Done):
-            return self._already_done(name)
+            return self._already_done(name, answer)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
+        self._leave_other_place(name)
         self._forget_conflicts()
         return self._run_locked(call)
 
@@ -126,6 +130,13 @@ class Execution:
         if self.lease and self.lease.name == name:
             return self
         return self.within._holding(name) if self.within else None
+
+    def _locked_around(self) -> Execution | None:
+        """The nearest call around us that has a lock. Celery 5.3 gives an inner call no task id."""
+        around = self.within
+        while around and not around.lease:
+            around = around.within
+        return around
 
     def _acquire(self, name: str) -> Lease | Conflict | Done:
         # The token that came with the message is the outermost call's.
@@ -141,13 +152,32 @@ class Execution:
             token=self.token,
             kept_elsewhere=kept_elsewhere,
             ask_done=self._may_be_a_copy() or "queued" in self.note,
-            frees=self._queued() if self.options.scope == "queued" else ("", ""),
+            frees=self._place_beside(name),
+            supersedes=self._replaced(),
         )
 
     def _queued(self) -> tuple[str, str]:
         """Name and token of the lock that this message held in the queue."""
-        name, token = self.note.get("queued") or ("", "")
-        return name, token
+        place, token = ("", "") if self.within else self.note.get("queued") or ("", "")
+        return place, token
+
+    def _place_beside(self, name: str) -> tuple[str, str]:
+        """The queue's lock, where it is another than the run's and the same call can free it."""
+        place, token = self._queued()
+        root = self.locks.verbs.root
+        return (place, token) if token and place != name and root(place) == root(name) else ("", "")
+
+    def _leave_other_place(self, name: str) -> None:
+        """Published under a key of another shard, by a release with other options: freed apart."""
+        place, token = self._queued()
+        if token and place != name and not self._place_beside(name)[1]:
+            self.leave_queue()
+        self.owes_place = False
+
+    def _replaced(self) -> tuple[str, float]:
+        """The message in whose place this one was published, and how long to remember that."""
+        task_id, seconds = ("", 0.0) if self.within else self.note.get("replaced") or ("", 0.0)
+        return task_id, seconds
 
     def _holder(self) -> Holder:
         process = this_process()
@@ -205,14 +235,22 @@ class Execution:
             _current.reset(token)
 
     def _kept_over(self, retry: Retry) -> float:
-        """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue."""
-        if self.options.on_retry != "keep" and self.options.scope != "queued+running":
+        """With ``on_retry="keep"``: until the next attempt is due, and a ttl more for the queue.
+
+        With ``queued+running`` the next attempt has its place in the queue like any message.
+        """
+        if self.options.on_retry != "keep" and not self._keeps_place:
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
             moment = datetime.now(UTC) if when.tzinfo else datetime.now()
             when = (when - moment).total_seconds()
-        return max(0.0, float(when)) + self.options.ttl
+        beyond = self.options.pending_ttl if self._keeps_place else self.options.ttl
+        return max(0.0, float(when)) + beyond
+
+    @property
+    def _keeps_place(self) -> bool:
+        return self.options.scope == "queued+running" and not self.within and bool(self.request.id)
 
     def release(self, keep: float = 0.0, ended: bool = True) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
@@ -224,7 +262,8 @@ class Execution:
         if ended and self.request.id and can_come_again and not self.within:
             done = (self.holder, self.locks.settings.done_ttl)
         try:
-            self.locks.release_for_task(lease, keep=keep, done=done)
+            keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
+            self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, done=done)
         except LockUnavailable as error:
             logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
 
@@ -233,18 +272,18 @@ class Execution:
     def _conflict(self, conflict: Conflict) -> Any:
         decision = policy.on_conflict(conflict, self.options, self._situation())
         if decision.kind == "requeue":
+            self._stay_in_queue(decision.pause)
             self._requeue(conflict.name, decision)
-        self._leave_queue()
+        self.leave_queue()
         if decision.kind == "skip":
             return self._skip(conflict)
         raise LockConflict(conflict)
 
-    def _leave_queue(self) -> None:
+    def leave_queue(self) -> None:
         """This message will not run, and not come back: others may queue."""
-        name, token = self._queued()
-        if token:
-            until = now() + self.options.pending_ttl
-            keeper.give_back(name, token, self.locks.keeper_store, self.locks.verbs, until)
+        self.owes_place = False
+        if self._queued()[1]:
+            leave_queue(self.note, self.task.app)
 
     def _situation(self) -> Situation:
         request = self.request
@@ -257,6 +296,7 @@ class Execution:
             times_requeued=int(self.note.get("times", 0)),
             patience_used=time.time() - float(self.note.get("since", time.time())),
             longest_pause=self._longest_pause(),
+            had_a_place=bool(self._queued()[1]),
         )
 
     def _longest_pause(self) -> float:
@@ -291,6 +331,7 @@ class Execution:
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
         self._publish(again, name)
+        self.owes_place = False
         logger.info(
             "task %s[%s] is put back for %.1f s: %s (lock %r)",
             self.task.name,
@@ -319,6 +360,14 @@ class Execution:
             else:
                 return
 
+    def _stay_in_queue(self, pause: float) -> None:
+        """The message goes on, and its place with it: as long again as for a new one."""
+        name, token = self._queued()
+        if token:
+            renewal = Renewal(name, token, pause + self.options.pending_ttl)
+            with suppress(LockUnavailable):
+                self.locks.perform(self.locks.verbs.renew([renewal], budget_of(self.options.ttl)))
+
     def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
         decision = policy.on_unavailable(self.options, self._situation())
         if decision.kind == "requeue":
@@ -333,18 +382,20 @@ class Execution:
                 error,
             )
             events.emit("unlocked", name, task=self.task.name, why=str(error))
-            self._leave_queue()
+            self.leave_queue()
             return self._call(call)
-        self._leave_queue()
+        self.leave_queue()
         raise error
 
-    def _already_done(self, name: str) -> None:
-        """A copy of this message has run to its end: this one has nothing to do."""
+    def _already_done(self, name: str, answer: Done) -> None:
+        """A copy of this message has run to its end, or another message took its place."""
         task, request = self.task, self.request
         has_result = not isinstance(task.backend, DisabledBackend)
         if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state
-            if state not in READY_STATES and state != RETRY:
+            if state not in READY_STATES and answer is Done.REPLACED:
+                task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
+            elif state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.
                 self._requeue(name, policy.on_done(self._situation()))
         logger.info("task %s[%s] has run already: this copy is dropped", task.name, request.id)
@@ -352,9 +403,12 @@ class Execution:
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
-        if self.note.keys() - {"options"} and self.request.headers:
-            kept = {word: value for word, value in self.note.items() if word == "options"}
-            self.request.headers = {**self.request.headers, HEADER: kept}
+        assert self.lease is not None
+        kept = {word: value for word, value in self.note.items() if word == "options"}
+        if self._keeps_place:
+            kept["queued"] = [self.lease.name, queued_token(self.request.id)]
+        if kept != self.note and not self.within:
+            self.request.headers = {**(self.request.headers or {}), HEADER: kept}
 
 
 def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:

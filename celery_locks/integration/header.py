@@ -1,7 +1,8 @@
 """The one header and property that our messages carry, and what is in it.
 
 In the headers, which retries inherit: ``options`` of this call, ``queued`` (name and token of the
-lock that the message holds), and while it is put back because of a conflict ``since`` and
+lock that the message holds), ``replaced`` (task id of the message whose place it took, and seconds
+to remember that), and while it is put back because of a conflict ``since`` and
 ``times``. In the request's properties, which nothing inherits: ``token`` and ``keeper`` for this
 one execution.
 """

@@ -13,8 +13,15 @@ BY_ARGUMENTS = "*"  # the key of ``@single_instance`` that says none
 
 
 def signature_of(task: Any) -> inspect.Signature:
-    """The parameters that a caller fills: without self, through every wrapper."""
-    return inspect.signature(task.run)
+    """The parameters that a caller fills: without self, through every wrapper.
+
+    Kept on the task, with the function it was read off: reading costs more than all else here.
+    """
+    run = task.run
+    known: tuple[Any, inspect.Signature] | None = vars(task).get("_lock_signature")
+    if known is None or known[0] != run:
+        known = task._lock_signature = (run, inspect.signature(run))
+    return known[1]
 
 
 def lock_name(

@@ -1,8 +1,8 @@
 """Locks from publish time: ``scope="queued"`` and ``"queued+running"``.
 
 The publisher takes a lock for the message and nobody renews it: it lives until the message begins
-to run, or for ``pending_ttl`` beyond its due time if it never does. The name and token travel in
-the message's header.
+to run, or if it never does until it expires or for ``pending_ttl`` beyond its due time. The name
+and token travel in the message's header; the token is made of the task's id (``places.py``).
 
 - ``queued``: a lock of its own beside the one of the run. The call that acquires the running lock
   gives it back, so a run costs no more than without it.
@@ -10,13 +10,18 @@ the message's header.
   run takes it over as it would from an earlier attempt.
 
 In a canvas the ids are frozen and others wait for them: there a duplicate is published all the
-same, and the run decides.
+same, and the run decides; nor does anything raise there that the run can say in its result.
+
+``replace`` takes the place of the queued message first, then sends, then marks the other as ended:
+whoever dies in between leaves a message that comes back until it can run, never none. The run of
+the new message sets the mark too, so the old one cannot come after it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -24,20 +29,19 @@ from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
 from celery_locks import events, policy
-from celery_locks.clock import now
-from celery_locks.errors import AlreadyQueued, LockUnavailable
+from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import lock_name
-from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
-from celery_locks.model import Conflict, Holder, LockSpec, this_process
+from celery_locks.model import MIN_TTL, Conflict, Holder, LockSpec, this_process
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import QUEUED
+from celery_locks.store.verbs import QUEUED, TookPlace, queued_token
 
 logger = logging.getLogger("celery_locks")
 
-_FROZEN = ("task_id", "chain", "chord", "group_id")
+# Somebody waits for this very message: its id is known to others, or something follows it.
+_FROZEN = ("task_id", "chain", "chord", "group_id", "link")
 Send = Callable[[dict[str, Any]], Any]
 
 
@@ -48,7 +52,9 @@ def publish(
     note = dict((options.get("headers") or {}).get(HEADER) or {})
     is_new = not options.get("retries") and "since" not in note
     if not lock.enabled or lock.scope == "running" or not is_new or task.app.conf.task_always_eager:
-        return send(options)
+        result = send(options)
+        result.deduplicated = False
+        return result
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
 
 
@@ -70,22 +76,59 @@ class _Publication:
         self.id_is_frozen = any(options.get(word) for word in _FROZEN)
         self.options = {**options, "task_id": options.get("task_id") or uuid()}
         self.send = send
-        self.name = queue_name(task, lock, args, kwargs)
-        if lock.debounce and not options.get("countdown") and not options.get("eta"):
+        self.has_window = bool(
+            lock.debounce and not (options.get("countdown") or options.get("eta"))
+        )
+        if self.has_window:
             self.options["countdown"] = lock.debounce
+        self.name = self._queue_name(args, kwargs)
+
+    def _queue_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        try:
+            return queue_name(self.task, self.lock, args, kwargs)
+        except Exception:
+            if self.id_is_frozen:
+                return None  # the run fails with the same words, where those who wait see it
+            if self.task.typing:
+                self.task.__header__(*args, **kwargs)  # what is wrong with the call comes first
+            raise
 
     def run(self) -> Any:
         if self.name is None:
-            return self.send(self.options)
+            return self._plainly()
         try:
-            answer = self._acquire()
-            if isinstance(answer, Conflict):
-                return self._duplicate(answer)
+            return self._publish()
         except LockUnavailable as error:
             return self._unavailable(error)
-        return self._sent(answer)
+        except LimitMismatch:
+            if self.id_is_frozen:
+                return self._plainly()
+            raise
 
-    def _acquire(self, replaces: bool = False) -> Lease | Conflict:
+    def _publish(self) -> Any:
+        replaced: Holder | None = None
+        answer = self._acquire()
+        while isinstance(answer, Conflict):
+            duplicate = policy.on_duplicate(
+                answer, self.lock, self.task.name, id_is_frozen=self.id_is_frozen
+            )
+            events.emit("duplicate", answer.name, conflict=answer, decision=duplicate.decision)
+            replaced = duplicate.other
+            if duplicate.decision != "replace" or replaced is None:
+                return self._duplicate(answer, duplicate)
+            answer = self._take_place(replaced, answer.as_of)
+        if not isinstance(answer.fence, TookPlace):
+            replaced = None  # it began or was given up meanwhile
+        return self._sent(answer, replaced)
+
+    def _take_place(self, other: Holder, as_of: float) -> Lease | Conflict:
+        if self.has_window:
+            # It has the time of the first call, whose place was handed down.
+            gone = max(0.0, as_of - other.acquired_at)
+            self.options["countdown"] = max(0.0, self.lock.debounce - gone)
+        return self._acquire(replaces=other.token)
+
+    def _acquire(self, replaces: str = "") -> Lease | Conflict:
         assert self.name is not None
         process = this_process()
         holder = Holder(
@@ -94,50 +137,48 @@ class _Publication:
             retries=-1,  # attempt 0: nobody has begun it
             host=process.host,
             pid=process.pid,
+            extra={policy.AWAITED: True} if self.id_is_frozen else {},
         )
-        spec = LockSpec(self.name, self.lock.pending_ttl + self._delay(), self.lock.limit)
+        spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
         answer = self.locks.acquire_for_task(
-            spec, holder, Lease, kept_elsewhere=True, replaces=replaces
+            spec,
+            holder,
+            Lease,
+            token=queued_token(self.options["task_id"]),
+            kept_elsewhere=True,
+            replaces=replaces,
         )
         assert isinstance(answer, Lease | Conflict)
         return answer
 
-    def _delay(self) -> float:
-        """Seconds until the message is due."""
-        eta = self.options.get("eta")
-        if eta:
-            aware = maybe_make_aware(eta, self.task.app.timezone)
-            return max(0.0, float((aware - datetime.now(UTC)).total_seconds()))
-        return max(0.0, float(self.options.get("countdown") or 0))
+    def _lifetime(self) -> float:
+        """Seconds that the message may hold its place if it never begins; not past its expiry."""
+        due = self._seconds(self.options.get("countdown") or self.options.get("eta") or 0.0)
+        expires = self.options.get("expires") or self.task.expires
+        longest = due + self.lock.pending_ttl
+        return longest if not expires else max(MIN_TTL, min(longest, self._seconds(expires)))
 
-    def _duplicate(self, conflict: Conflict) -> Any:
-        decision = policy.on_duplicate(conflict, self.lock, id_is_frozen=self.id_is_frozen)
-        events.emit("duplicate", conflict.name, conflict=conflict, decision=decision)
-        if decision == "replace":
-            return self._replace(conflict)
-        if decision == "raise":
-            raise AlreadyQueued(conflict)
-        if decision == "return_existing":
-            result = self.task.AsyncResult(conflict.holders[0].task_id)
-            result.deduplicated = True
-            return result
-        return self._plainly()
+    def _seconds(self, when: float | str | datetime) -> float:
+        """From now to a moment, however Celery lets one say it."""
+        if isinstance(when, str):
+            when = datetime.fromisoformat(when)
+        if isinstance(when, datetime):
+            aware = maybe_make_aware(when, self.task.app.timezone)
+            when = float((aware - datetime.now(UTC)).total_seconds())
+        return max(0.0, float(when))
 
-    def _replace(self, conflict: Conflict) -> Any:
-        """The new message goes in; the one it replaces is told revoked and will not run."""
-        former = conflict.holders[0]
-        if self.lock.debounce:
-            self.options["countdown"] = max(0.0, self.lock.debounce - conflict.age)
-        answer = self._acquire(replaces=True)
-        if isinstance(answer, Conflict):
-            return self._plainly()  # it has begun to run: what comes now is the run's to decide
-        if former.retries < 0 and not self.task.ignore_result:
-            self.task.backend.mark_as_revoked(former.task_id, "replaced", store_result=True)
-        return self._sent(answer)
+    def _duplicate(self, conflict: Conflict, duplicate: policy.Duplicate) -> Any:
+        if duplicate.other is None:
+            return self._plainly()
+        if duplicate.decision == "raise":
+            raise AlreadyQueued(replace(conflict, holders=(duplicate.other,)))
+        result = self.task.AsyncResult(duplicate.other.task_id)
+        result.deduplicated = True
+        return result
 
     def _unavailable(self, error: LockUnavailable) -> Any:
         """A message is not lost because the lock server is away: the run has its own say."""
-        if self.lock.on_unavailable == "fail":
+        if self.lock.on_unavailable == "fail" and not self.id_is_frozen:
             raise error
         logger.warning("task %s is published unlocked: %s", self.task.name, error)
         events.emit("unlocked", self.name or "", task=self.task.name, why=str(error))
@@ -148,16 +189,33 @@ class _Publication:
         result.deduplicated = False
         return result
 
-    def _sent(self, lease: Lease) -> Any:
+    def _sent(self, lease: Lease, replaced: Holder | None) -> Any:
         headers = dict(self.options.get("headers") or {})
         note = {**headers.get(HEADER, {}), "queued": [lease.name, lease.token]}
+        if replaced:
+            note["replaced"] = [replaced.task_id, replaced.expires_at - replaced.acquired_at]
         self.options["headers"] = {**headers, HEADER: note}
         try:
-            return self._plainly()
+            result = self._plainly()
         except BaseException:
             # Not in the queue, as far as anybody knows.
             self._give_back(lease)
             raise
+        if replaced:
+            self._tell_replaced(replaced)
+        return result
+
+    def _tell_replaced(self, other: Holder) -> None:
+        """It will not run and its result says so; what fails here is made up for by its own run."""
+        assert self.name is not None
+        assert other.task_id is not None
+        seconds = other.expires_at - other.acquired_at
+        try:
+            self.locks.perform(self.locks.verbs.supersede(self.name, other.task_id, seconds))
+            if not self.task.ignore_result:
+                self.task.backend.mark_as_revoked(other.task_id, "replaced", store_result=True)
+        except Exception as error:  # noqa: BLE001 (the call itself has succeeded)
+            logger.warning("task %s is replaced, which could not be told: %s", other.task_id, error)
 
     def _give_back(self, lease: Lease) -> None:
         try:
@@ -184,17 +242,10 @@ def pending(
     name = lock_name(task, lock, args, kwargs)
     if name is None:
         return None
-    running = locks.holders(name)
-    if any(holder.retries >= 0 for holder in running):
+    holders = locks.holders(name)
+    # What is kept for a while after its end (at_least) has nobody at work either.
+    if any(not (holder.is_queued or holder.token.startswith("-")) for holder in holders):
         return "running"
-    is_queued = running or (lock.scope == "queued" and locks.holders(name + QUEUED))
-    return "queued" if is_queued else None
-
-
-def free_revoked(request: Any, app: Any) -> None:
-    """A message was revoked or expired before it began: what it held is free for the next."""
-    note = (request.headers or {}).get(HEADER) or {}
-    name, token = note.get("queued") or ("", "")
-    if token:
-        locks = locks_of(app)
-        keeper.give_back(name, token, locks.keeper_store, locks.verbs, now() + 60.0)
+    if lock.scope == "queued":
+        holders += locks.holders(name + QUEUED)
+    return "queued" if any(holder.is_queued for holder in holders) else None

@@ -17,6 +17,7 @@ from celery.worker.request import Request
 
 from celery_locks.flows import new_token
 from celery_locks.integration.header import HEADER
+from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.wards import wards
 
 
@@ -52,6 +53,10 @@ class LockRequest(Request):  # type: ignore[misc]
         said_too_early = isinstance(error, Terminated | TimeLimitExceeded)
         if isinstance(error, WorkerLostError) or (said_too_early and not wards.sees_deaths):
             wards.died(self.lock_token)
+        comes_again = self.task.acks_late and self.task.reject_on_worker_lost
+        if not comes_again and isinstance(error, WorkerLostError | Terminated | TimeLimitExceeded):
+            # It may have died before it asked for its lock, which then is still the message's.
+            leave_queue_of(self._context, self.task.app)
         return super().on_failure(exc_info, *args, **kwargs)
 
 

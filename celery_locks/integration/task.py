@@ -166,6 +166,13 @@ class LockedTask(_TypedTask[P, R_co]):
     ) -> EagerResult[R_co]:
         return super().apply(args, kwargs, *positional, **_with_lock(self, lock, options))
 
+    def leave_queue(self) -> None:
+        """If the run never came to ask for its lock (``before_start`` failed), free its place."""
+        if HEADER in (self.request.headers or {}):
+            execution = self.request.get("celery_locks_execution") or Execution(self, (), {})
+            if execution.owes_place:
+                execution.leave_queue()
+
     def after_return(self, *outcome: Any) -> None:
         """Release whatever is still held; in the worker's main process that is nothing."""
         execution = self.request.get("celery_locks_execution")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import REPLACED, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import QUEUED_TOKEN, REPLACED, Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -29,6 +29,8 @@ CLAIM = 1.0
 
 # What the name of a lock from publish to start ends in; it lives beside the lock of the run.
 QUEUED = " (queued)"
+# The attempt that a replaced message is marked to have ended with (as in common.lua).
+SUPERSEDED = 10**15
 
 
 class Renewal(NamedTuple):
@@ -43,9 +45,14 @@ class Done(Enum):
     """The answer to an acquire that asked: this attempt of the job has ended elsewhere."""
 
     DONE = "done"
+    REPLACED = "replaced"  # it never began: another message took its place
 
 
 DONE = Done.DONE
+
+
+class TookPlace(int):
+    """The fence of a grant in the place of a message that nobody had begun."""
 
 
 class Page(NamedTuple):
@@ -87,12 +94,15 @@ class Verbs:
         channel: str = "-",
         ask_done: bool = False,
         frees: tuple[str, str] = ("", ""),
-        replaces: bool = False,
+        replaces: str = "",
+        supersedes: tuple[str, float] = ("", 0.0),
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``.
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``.
 
         ``frees`` is the (name, token) of a lock to give back when this one is granted;
-        ``replaces`` takes the place of a holder that is a message nobody has begun.
+        ``replaces`` is the token of a message that nobody has begun, whose place is taken if it is
+        still there (``TookPlace``); ``supersedes`` is (task id, seconds) of one that was replaced
+        and shall not run when this one has begun.
         """
         job = _job(holder)
         args = (
@@ -107,11 +117,15 @@ class Verbs:
             holder.about(),
             int(ask_done),
             *frees,
-            int(replaces),
+            replaces,
+            _job_of(supersedes[0]) if supersedes[0] else "",
+            _ms(supersedes[1]),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
-            return reply if isinstance(reply, int) else _refused(spec, reply)
+            if isinstance(reply, int):
+                return reply
+            return TookPlace(reply[1]) if reply[0] == b"replaced" else _refused(spec, reply)
 
         return Call(scripts.ACQUIRE, self.root(spec.name), args, parse, budget_of(spec.ttl))
 
@@ -121,16 +135,24 @@ class Verbs:
         token: str,
         *,
         keep: float = 0,
+        keep_as: str = "",
         done: tuple[Holder, float] | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
         """Answers True if the lock was ours until now.
 
+        ``keep`` leaves the slot taken for so long, under the token ``keep_as`` or one nobody knows.
         ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
         mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
-        args = (name, token, _ms(keep), *mark)
+        args = (name, token, _ms(keep), *mark, keep_as)
         return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+
+    def supersede(self, name: str, task_id: str, seconds: float) -> Call:
+        """A message that was replaced: for so long it does not run when it comes."""
+        return self.release(
+            name, "", done=(Holder(task_id=task_id, retries=SUPERSEDED - 1), seconds)
+        )
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
@@ -185,8 +207,17 @@ class Verbs:
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
 
 
+def queued_token(task_id: str) -> str:
+    """The token of a message: whoever knows the job's id can give its place in the queue back."""
+    return QUEUED_TOKEN + quote(task_id, safe="")
+
+
 def _job(holder: Holder) -> str:
-    return "j" + quote(holder.task_id, safe="") if holder.task_id else "-"
+    return _job_of(holder.task_id) if holder.task_id else "-"
+
+
+def _job_of(task_id: str) -> str:
+    return "j" + quote(task_id, safe="")
 
 
 def _located(token: str, record: bytes) -> tuple[str, Holder]:
@@ -200,7 +231,7 @@ def _ms(seconds: float) -> int:
 
 def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
-        return DONE
+        return Done.REPLACED if int(reply[1]) >= SUPERSEDED else DONE
     if reply[0] == b"limit":
         raise LimitMismatch(
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "

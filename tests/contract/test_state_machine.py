@@ -78,10 +78,10 @@ class Model:
     def acquire(self, name: str, entry: Entry, alive: int) -> int | str | set[str]:
         """The fence; "limit"; or the tokens that hold it instead."""
         lock = self.locks[name]
-        twin = self.twin(lock, entry)
-        if entry.token in lock.holders and twin:
-            return self.give_way(lock, entry, twin)
         if entry.token in lock.holders:  # the answer was lost, or it confirms
+            _, twin = self.kin(lock, entry, lock.holders[entry.token].fence)
+            if twin:
+                return self.give_way(lock, entry, twin)
             lock.holders[entry.token].until = lock.know(self.now + entry.ttl)
             return lock.holders[entry.token].fence
         self.drop_lapsed(lock)
@@ -90,12 +90,12 @@ class Model:
             if lock.line.pop(entry.token, None):
                 self.hand_over(lock)
             return "limit"
-        if twin := self.twin(lock, entry):
+        former, twin = self.kin(lock, entry, 0)
+        if twin:
             return self.give_way(lock, entry, twin)
-        for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
-            if entry.job and holder.job == entry.job and holder.attempt < entry.attempt:
-                del lock.holders[holder.token]
-                return self.take(lock, entry)
+        if former:
+            del lock.holders[former.token]
+            return self.take(lock, entry)
         ahead = [t for t in lock.line if t != entry.token]
         first = not ahead or next(iter(lock.line)) == entry.token
         if len(lock.holders) < entry.limit and first:
@@ -106,21 +106,23 @@ class Model:
             lock.line[entry.token] = replace(entry, until=until, fence=ticket)
         return set(lock.holders)
 
-    def twin(self, lock: Lock, entry: Entry) -> str | None:
-        """Who runs this very message, the first to lapse; of two granted the later has one."""
-        mine = lock.holders.get(entry.token)
+    def kin(self, lock: Lock, entry: Entry, fence: int) -> tuple[Entry | None, Entry | None]:
+        """Of the same job: an earlier attempt, and one that runs this very message."""
+        former = twin = None
         for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
-            same = entry.job and holder.job == entry.job and holder.attempt >= entry.attempt
-            first = mine is None or holder.fence < mine.fence
-            if same and first and holder.token != entry.token and holder.until > self.now:
-                return holder.token
-        return None
+            same = entry.job and holder.job == entry.job and holder.token != entry.token
+            if same and holder.until > self.now:
+                if holder.attempt < entry.attempt:
+                    former = former or holder
+                elif not fence or holder.fence < fence:
+                    twin = twin or holder
+        return former, twin
 
-    def give_way(self, lock: Lock, entry: Entry, twin: str) -> set[str]:
+    def give_way(self, lock: Lock, entry: Entry, twin: Entry) -> set[str]:
         lock.holders.pop(entry.token, None)
         lock.line.pop(entry.token, None)
         self.hand_over(lock)
-        return {twin}
+        return {twin.token}
 
     def take(self, lock: Lock, entry: Entry) -> int:
         """A grant by acquiring also forgets names that have been lapsed for long."""
@@ -328,7 +330,7 @@ class Machine(RuleBasedStateMachine):
 
     def _check_conflict(self, name: str, conflict: Conflict) -> None:
         lock = self.model.locks[name]
-        ends = min(h.until for h in lock.holders.values())
+        ends = min(lock.holders[h.token].until for h in conflict.holders)
         assert conflict.lapses_in == (ends - self.model.now) / 1000
 
     @rule(pair=pairs, ttl=ttls, alive=st.sampled_from([2400, 90_000]))

@@ -49,6 +49,9 @@ def make_app(conf: Mapping[str, Any]) -> Celery:
         **settings,
     )
     _add_tasks(app)
+    from tests.support.queued_tasks import add_queued_tasks  # it uses what is below
+
+    add_queued_tasks(app)
     return app
 
 

@@ -25,12 +25,14 @@ PATIENCE = 30.0
 
 
 class Worker:
-    """One ``celery worker`` process; its log is in ``log``."""
+    """One ``celery worker`` process, or another program of Celery's; its log is in ``log``."""
 
-    def __init__(self, conf: dict[str, Any], arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self, conf: dict[str, Any], arguments: tuple[str, ...], program: str = "worker"
+    ) -> None:
         settings = [f"PYTHONPATH={ROOT}", f"{CONF_VARIABLE}={json.dumps(conf)}"]
         command = ["/usr/bin/env", *settings, "COVERAGE_PROCESS_START=", sys.executable, "-m"]
-        command += ["celery", "-A", "tests.support.celery_app", "worker", "-l", "INFO"]
+        command += ["celery", "-A", "tests.support.celery_app", program, "-l", "INFO"]
         self._child = Child([*command, *arguments], new_directory())
         self._path = self._child.log_path
 

@@ -3,9 +3,11 @@
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
 --      11 name, 12 token of another lock to give back when this one is granted, or ''
---      13 '1' to take the place of a holder that is a message nobody has begun (attempt 0)
+--      13 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
+--      14 job that this one replaces, to be marked as ended when this is granted, or ''  15 ms to do so
 -- returns the fence (an integer): granted
---         {'done'}: it has
+--         {'replaced', fence}: granted in the place of 13, whose since it keeps
+--         {'done', attempt}: it has
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
@@ -30,12 +32,20 @@ local function forget_lapsed_names()
   end
 end
 
-local function take()
-  local fence = grant(name, token, now + ttl, rest)
+-- What a message leaves behind when it begins to run: its place in the queue, and those it replaced.
+local function begin()
   if ARGV[12] ~= '' then
     if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
     redis.call('HDEL', records, ARGV[12])
   end
+  if ARGV[14] ~= '' then
+    redis.call('SET', root .. 'd:' .. ARGV[14], string.format('%.0f', SUPERSEDED), 'PX', ARGV[15])
+  end
+end
+
+local function take(since)
+  local fence = grant(name, token, now + ttl, rest, nil, since)
+  begin()
   forget_lapsed_names()
   return fence
 end
@@ -44,6 +54,7 @@ end
 local function again()
   redis.call('ZADD', index, 'GT', now + ttl, name)
   redis.call('ZADD', held, now + ttl, token)
+  begin()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
 
@@ -124,7 +135,7 @@ end
 
 if ARGV[10] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
-  if ended and tonumber(ended) >= attempt then return {'done'} end
+  if ended and tonumber(ended) >= attempt then return {'done', ended} end
 end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end
@@ -150,20 +161,15 @@ if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
   if theirs and theirs ~= limit then return refuse(theirs) end
 end
--- The message that is replaced must not run when it comes: it counts as ended.
-local function replaced()
-  for i = 1, #holders, 2 do
-    local theirs, tries = record(holders[i]):match('^%d+ %d+ %d+ %d+ (%S+) (%d+)')
-    if tries == '0' then
-      redis.call('SET', root .. 'd:' .. theirs, 1, 'PX', math.max(ttl, holders[i + 1] - now))
-      return holders[i]
-    end
-  end
-end
-
 local former, twin = kin(holders)
 if twin then return give_way(twin) end
-if ARGV[13] == '1' then former = former or replaced() end
+if ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
+  local since, tries = record(ARGV[13]):match('^%d+ (%d+) %d+ %d+ %S+ (%d+)')
+  if tries == '0' then
+    free(ARGV[13])
+    return {'replaced', take(tonumber(since))}
+  end
+end
 if former then free(former) end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end

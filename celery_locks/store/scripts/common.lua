@@ -11,7 +11,8 @@
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.
--- Attempt 0 is a message that nobody has begun. A waiter has fence 0 and, as since, the moment until which it counts as alive.
+-- Attempt 0 is a message that nobody has begun. A waiter has fence 0 and, as since, the moment until
+-- which it counts as alive.
 --
 -- Kept by every verb: where a waiter lives, no slot is free, so no holders means no queue.
 
@@ -26,6 +27,8 @@ local now = math.floor(micros / 1000)
 local CLAIM_MS = 1000
 -- A lapsed name is forgotten this long after; until then its holder may still revive it.
 local FORGET_MS = 60000
+-- The attempt that a replaced message is marked to have ended with: more than any; as in verbs.py.
+local SUPERSEDED = 1000000000000000
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
@@ -37,10 +40,10 @@ local function next_number()
 end
 
 -- The holder's zset goes last: whatever fails before it (a key of a foreign type) leaves no lock.
-local function grant(name, token, expiry, rest, fence)
+local function grant(name, token, expiry, rest, fence, since)
   fence = fence or next_number()
   redis.call('ZADD', index, 'GT', expiry, name)
-  redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, now) .. rest)
+  redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, since or now) .. rest)
   redis.call('ZADD', root .. 'h:' .. name, expiry, token)
   return fence
 end

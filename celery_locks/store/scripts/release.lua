@@ -1,6 +1,7 @@
 -- release: give the slot back and hand it to the next in line; a waiter leaves the queue by it too.
 -- ARGV 1 name  2 token  3 ms to keep the slot taken still (at_least), or 0
 --      4 job, 5 attempt, 6 ms: remember that this attempt ended; or 4 '-'
+--      7 the token to keep it under, '' for one that nobody knows
 -- returns 1 released, 0 not ours (lapsed and taken, or only waiting)
 --
 -- ZREM comes first: it needs no memory, and after a first write a script may go on under OOM.
@@ -14,9 +15,10 @@ local record = keep > 0 and was_held == 1 and redis.call('HGET', records, token)
 redis.call('HDEL', records, token)
 if record then
   -- Kept under another token, so that a renewal still on its way cannot lengthen it.
-  redis.call('HSET', records, '-' .. token, record)
+  local kept = ARGV[7] ~= '' and ARGV[7] or '-' .. token
+  redis.call('HSET', records, kept, record)
   redis.call('ZADD', index, 'GT', now + keep, name)
-  redis.call('ZADD', held, now + keep, '-' .. token)
+  redis.call('ZADD', held, now + keep, kept)
   return 1
 end
 pass_on(name)

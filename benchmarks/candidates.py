@@ -1,0 +1,175 @@
+"""One Celery app for each candidate, and the process that calls its tasks.
+
+Loaded in the candidate's own environment, by its worker and by ``python -m benchmarks.candidates``:
+only Celery, redis-py and the candidate itself are there. Each is set up as its own documentation
+begins, with defaults for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import celery
+import redis
+
+NAME, URL = os.environ["BENCH_CANDIDATE"], os.environ["BENCH_URL"]
+# Longer than any case of recovery takes; what is left over then ends.
+LONGEST_HOLD = 20.0
+POLL, PUBLISH_AGAIN = 0.005, 0.05
+COOKBOOK_EXPIRY = 60 * 10
+
+app = celery.Celery("bench", broker=URL, backend=URL)
+app.conf.update(
+    worker_hijack_root_logger=False,
+    locks_url=os.environ.get("BENCH_LOCKS_URL") or None,
+    ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": URL}},
+)
+client = redis.Redis.from_url(URL)
+
+
+def noop(key: str) -> None:
+    """The whole cost is Celery's and the lock's."""
+
+
+def hold(key: str) -> None:
+    """Says that it runs, and runs until told to stop."""
+    client.rpush("bench:started", json.dumps([key, os.getpid(), time.monotonic()]))
+    until = time.monotonic() + LONGEST_HOLD
+    while time.monotonic() < until and not client.exists(f"bench:stop:{key}"):
+        time.sleep(0.02)
+
+
+@contextmanager
+def cookbook_lock(name: str) -> Iterator[bool]:
+    """Celery's cookbook, "Ensuring a task is only executed one at a time", with Redis as cache."""
+    timeout_at = time.monotonic() + COOKBOOK_EXPIRY - 3
+    got = bool(client.set(name, app.oid, nx=True, ex=COOKBOOK_EXPIRY))
+    try:
+        yield got
+    finally:
+        if time.monotonic() < timeout_at and got:
+            client.delete(name)
+
+
+def _by_cookbook(body: Callable[[str], None]) -> Callable[[str], None]:
+    def locked(key: str) -> None:
+        with cookbook_lock(f"{body.__name__}-lock-{key}") as got:
+            if got:
+                body(key)
+
+    return locked
+
+
+def _task(body: Callable[[str], None]) -> Any:
+    options: dict[str, Any] = {"name": f"bench.{body.__name__}"}
+    if NAME == "cookbook recipe":
+        body = _by_cookbook(body)
+    if NAME == "celery-locks":
+        from celery_locks import LockedTask
+
+        options |= {"base": LockedTask, "lock_key": body.__name__ + ":{key}"}
+    if NAME == "celery-once":
+        from celery_once import QueueOnce
+
+        options["base"] = QueueOnce
+    if NAME == "celery-singleton":
+        from celery_singleton import Singleton
+
+        options["base"] = Singleton
+    if NAME == "celery-heimdall":
+        from celery_heimdall import HeimdallTask
+
+        options |= {"base": HeimdallTask, "heimdall": {"unique": True}}
+    return app.task(**options)(body)
+
+
+TASKS = {body.__name__: _task(body) for body in (noop, hold)}
+
+
+def tasks_done(count: int) -> float:
+    """Seconds from the first of ``count`` publishes until every result is there."""
+    call, mark = TASKS["noop"].delay, os.urandom(4).hex()
+    began = time.perf_counter()
+    results = [call(f"{mark}-{number}") for number in range(count)]
+    keys = [f"celery-task-meta-{result.id}" for result in results]
+    until = began + 30
+    while client.exists(*keys) < count:
+        if time.perf_counter() > until:
+            raise TimeoutError(f"{client.exists(*keys)} of {count} tasks done in 30 s")
+        time.sleep(POLL)
+    took = time.perf_counter() - began
+    client.delete(*keys)
+    return took
+
+
+def recovered(how: str, cap: float) -> float | None:
+    """Seconds from the end of a run, brought about by ``how``, to the next run of its key.
+
+    None if there was none within ``cap``, though its caller tried again and again.
+    """
+    key = os.urandom(4).hex()
+    limit = {"time_limit": 1} if how == "hard time limit" else {}
+    result = TASKS["hold"].apply_async((key,), **limit)
+    pid, started = _started(key, 10.0)
+    ended = _end(how, result.id, pid, started)
+    try:
+        return _next_start(key, ended, ended + cap)
+    finally:
+        client.set(f"bench:stop:{key}", 1, ex=60)
+        app.control.purge()
+
+
+def _end(how: str, task_id: str, pid: int, started: float) -> float:
+    if how == "kill -9":
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        return time.monotonic()
+    if how == "revoke(terminate)":
+        time.sleep(0.1)
+        app.control.revoke(task_id, terminate=True)
+        return time.monotonic()
+    time.sleep(max(0.0, started + 1 - time.monotonic()))
+    return started + 1
+
+
+def _next_start(key: str, ended: float, until: float) -> float | None:
+    while time.monotonic() < until:
+        try:
+            TASKS["hold"].apply_async((key,))
+        except Exception as error:
+            if type(error).__name__ != "AlreadyQueued":
+                raise
+        try:
+            return _started(key, PUBLISH_AGAIN)[1] - ended
+        except TimeoutError:
+            pass
+    return None
+
+
+def _started(key: str, patience: float) -> tuple[int, float]:
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        said = client.blpop(["bench:started"], timeout=max(0.01, until - time.monotonic()))
+        if said:
+            which, pid, moment = json.loads(said[1])
+            if which == key:
+                return pid, moment
+    raise TimeoutError(f"{NAME}: no run of {key} began in {patience:g} s")
+
+
+def main() -> None:
+    """Answers each line of questions, ``[function, arguments…]``, with a line."""
+    for line in sys.stdin:
+        name, *args = json.loads(line)
+        print(json.dumps({"done": tasks_done, "recovered": recovered}[name](*args)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The candidates' environments, workers and callers.
+
+Each peer has a virtual environment of its own, ``.venv-bench-<name>``, made when first needed: the
+newest Celery and redis-py with the newest release of the peer. One that cannot be installed, or
+does not work with them, is named in the report with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from celery_locks.testing.children import Child, new_directory
+from celery_locks.testing.servers import EmbeddedServer
+
+ROOT = Path(__file__).parent.parent
+PLAIN, OURS, COOKBOOK = "plain Celery", "celery-locks", "cookbook recipe"
+PEERS = ("celery-once", "celery-singleton", "celery-heimdall")
+CANDIDATES = (PLAIN, OURS, COOKBOOK, *PEERS)
+
+
+class Unusable(Exception):
+    """The candidate cannot take part; the message says why."""
+
+
+def interpreter(name: str) -> str:
+    """The Python that has the candidate, installed first if need be."""
+    if name not in PEERS:
+        return sys.executable
+    home = ROOT / f".venv-bench-{name}"
+    python, stamp = home / "bin" / "python", home / ".installed"
+    if not stamp.exists():
+        _install(name, home, python)
+        stamp.touch()
+    return str(python)
+
+
+def _install(name: str, home: Path, python: Path) -> None:
+    # The same Celery and redis-py for all, or the libraries below would be what is compared.
+    wanted = [name, "packaging", *(f"{each}=={version(each)}" for each in ("celery", "redis"))]
+    uv = shutil.which("uv")
+    if uv:
+        steps = [
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
+            [uv, "pip", "install", "--quiet", "--python", str(python), *wanted],
+        ]
+    else:
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        steps = [[sys.executable, "-m", "venv", "--clear", str(home)], [*pip, *wanted]]
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise Unusable(f"could not be installed: {' '.join(last)}")
+
+
+def release(name: str) -> str:
+    """The version of a peer in its environment."""
+    asked = f"import importlib.metadata as m; print(m.version({name!r}))"
+    done = subprocess.run(
+        [interpreter(name), "-c", asked], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "of unknown version"
+
+
+@dataclass
+class Contender:
+    """A candidate with its worker and its caller, ready to be asked."""
+
+    name: str
+    worker: Child
+    _server: EmbeddedServer
+    _caller: subprocess.Popen[str]
+
+    def processor_time(self) -> float:
+        """Of all that it takes to run a task: caller, server and worker."""
+        pids = self._caller.pid, self._server.pid, self.worker.pid
+        return sum(map(processor_time, pids))
+
+    def ask(self, *question: Any) -> Any:
+        assert self._caller.stdin
+        assert self._caller.stdout
+        self._caller.stdin.write(json.dumps(question) + "\n")
+        self._caller.stdin.flush()
+        answer = self._caller.stdout.readline()
+        if not answer:
+            assert self._caller.stderr
+            lines = self._caller.stderr.read().strip().splitlines()
+            raise Unusable(f"does not work here: {lines[-1] if lines else 'no answer'}")
+        return json.loads(answer)
+
+    def stop(self) -> None:
+        self._caller.kill()
+        self._caller.communicate()
+        self.worker.stop()
+
+
+def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = "") -> Contender:
+    """A worker on a database of its own; it is not waited for, so that several start at once."""
+    python = interpreter(name)
+    database = 1 + CANDIDATES.index(name)
+    given = {
+        "BENCH_CANDIDATE": name,
+        "BENCH_URL": server.url.removesuffix("0") + str(database),
+        "BENCH_LOCKS_URL": locks_url,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    words = ["env", *(f"{word}={value}" for word, value in given.items()), python]
+    flags = ["-l", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    env = shutil.which("env") or "/usr/bin/env"
+    worker = Child(
+        [env, *words[1:], "-m", "celery", "-A", "benchmarks.candidates", "worker", *pool, *flags],
+        new_directory(),
+    )
+    caller = subprocess.Popen(
+        [python, "-m", "benchmarks.candidates"],
+        cwd=ROOT,
+        env={**os.environ, **given},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return Contender(name, worker, server, caller)
+
+
+@contextmanager
+def contenders(
+    names: Sequence[str], server: EmbeddedServer, pool: Sequence[str]
+) -> Iterator[tuple[list[Contender], dict[str, str]]]:
+    """Those that work, each having done a few tasks, and why the others do not."""
+    ready: list[Contender] = []
+    absent: dict[str, str] = {}
+    try:
+        for name in names:
+            try:
+                ready.append(start(name, server, pool))
+            except Unusable as error:
+                absent[name] = str(error)
+        for one in list(ready):
+            try:
+                one.ask("done", 2)
+            except Unusable as error:
+                absent[one.name] = str(error)
+                ready.remove(one)
+                one.stop()
+        yield ready, absent
+    finally:
+        for one in ready:
+            one.stop()
+
+
+def load() -> str:
+    """What else the machine does, for the results."""
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+
+
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that the process and its children have computed; those that ended do not count."""
+    nanoseconds, children = 0, set[int]()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        nanoseconds += int((thread / "schedstat").read_text().split()[0])
+        children.update(map(int, (thread / "children").read_text().split()))
+    return nanoseconds / 1e9 + sum(map(processor_time, children))

@@ -1,0 +1,102 @@
+"""Places in the queue, given back by others than the run: a message that will never begin.
+
+The token of a place is made of the task's id, so that a revoke, which knows nothing else, frees it
+at once wherever the message is. Everything here is done in the keeper's thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery_locks.clock import now
+from celery_locks.errors import LockUnavailable, LockUsageError
+from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.header import HEADER
+from celery_locks.keeper import keeper
+from celery_locks.store.verbs import queued_token
+
+logger = logging.getLogger("celery_locks")
+
+_PATIENCE = 3600.0
+_AGAIN = 1.0
+
+
+def leave_queue(note: Mapping[str, Any], app: Any) -> None:
+    """The message with this note will not begin: what it held is free for the next."""
+    name, token = note.get("queued") or ("", "")
+    if token:
+        locks = locks_of(app)
+        keeper.give_back(name, token, locks.keeper_store, locks.verbs, now() + _PATIENCE)
+
+
+def leave_queue_of(request: Any, app: Any) -> None:
+    """The same by Celery's request, in the worker's main process."""
+    leave_queue((request.headers or {}).get(HEADER) or {}, app)
+
+
+class _Revoked:
+    """A chore of the keeper: looks up which locks the revoked ids have, and frees them."""
+
+    def __init__(self) -> None:
+        self.due = math.inf
+        self._waiting: dict[str, tuple[AppLocks, float]] = {}
+        self._is_taken_on = False
+
+    def add(self, ids: Iterable[str], app: Any) -> None:
+        try:
+            locks = locks_of(app)
+        except LockUsageError:
+            return  # an app without a lock server has no locks
+        self._waiting |= {queued_token(task_id): (locks, now() + _PATIENCE) for task_id in ids}
+        self.due = now()
+        if not self._is_taken_on:
+            self._is_taken_on = True
+            keeper.take_on(self)
+        keeper.wake_by(self.due)
+
+    def run(self) -> None:
+        self.due = math.inf
+        for token, (locks, until) in list(self._waiting.items()):
+            try:
+                self._free(token, locks)
+            except LockUnavailable as error:
+                if now() < until:
+                    self.due = now() + _AGAIN
+                    return
+                logger.warning("the place of a revoked task lapses by itself: %s", error)
+            self._waiting.pop(token, None)
+
+    def _free(self, token: str, locks: AppLocks) -> None:
+        for root in locks.verbs.roots:
+            call = locks.verbs.locate(root, [token], keeper.patience())
+            for name, _ in locks.keeper_store.perform(call).values():
+                release = locks.verbs.release(name, token, budget=keeper.patience())
+                locks.keeper_store.perform(release)
+
+
+revoked = _Revoked()
+
+
+def free_on_revoke() -> None:
+    """Have this worker's answer to a revoke free what the messages held, received or not."""
+    from celery.worker.control import Panel  # here: a process that only publishes needs no worker
+
+    for command in ("revoke", "terminate"):
+        original = Panel.data[command]
+        if not hasattr(original, "celery_locks"):
+            Panel.data[command] = _freeing(original)
+
+
+def _freeing(original: Any) -> Any:
+    @functools.wraps(original)
+    def command(state: Any, *args: Any, task_id: Any = (), **kwargs: Any) -> Any:
+        answer = original(state, *args, task_id=task_id, **kwargs)
+        revoked.add([task_id] if isinstance(task_id, str) else task_id, state.app)
+        return answer
+
+    command.celery_locks = True  # type: ignore[attr-defined]
+    return command
