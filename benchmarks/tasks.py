@@ -9,6 +9,7 @@ task takes, in its caller, server and worker together, says more than the clock:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import NamedTuple
 
 from benchmarks.peers import (
@@ -138,8 +139,9 @@ def _sent(server: EmbeddedServer) -> int:
 def _surroundings(before: str, absent: dict[str, str]) -> str:
     peers = ", ".join(f"{name} {release(name)}" for name in PEERS if name not in absent)
     return (
-        f"{peers}, each with its documented defaults; a key for each call. celery-heimdall waits "
-        "a second in each task for the lock that its own message holds. "
+        f"Celery {version('celery')}, results stored; {peers}, each with its documented defaults; "
+        "a key for each call. celery-heimdall waits a second in each task for the lock that its "
+        "own message holds. "
         f"Load when it began: {before}; when it ended: {load()}. Rates are medians of {ROUNDS} "
         "rounds, ratios medians of the ratios within each round."
     )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -57,18 +58,26 @@ def from_all(task: str, arguments: Mapping[str, Any]) -> str:
 def from_template(template: str, arguments: Mapping[str, Any]) -> str:
     """Each ``{parameter}`` becomes its value's stable text; attributes, items, formats work too."""
     parts = []
-    for literal, place, spec, conversion in _FORMATTER.parse(template):
+    for literal, place, spec, conversion in _parsed(template):
         parts.append(literal)
         if place is not None:
             parts.append(_filled(template, place, spec or "", conversion, arguments))
     return shortened("".join(parts))
 
 
+@lru_cache(maxsize=1024)
+def _parsed(template: str) -> tuple[tuple[str, str | None, str | None, str | None], ...]:
+    return tuple(_FORMATTER.parse(template))
+
+
 def _filled(
     template: str, place: str, spec: str, conversion: str | None, arguments: Mapping[str, Any]
 ) -> str:
     try:
-        value, _ = _FORMATTER.get_field(place, (), arguments)
+        if place in arguments:
+            value = arguments[place]
+        else:
+            value, _ = _FORMATTER.get_field(place, (), arguments)
     except (KeyError, IndexError, AttributeError, TypeError) as error:
         raise LockUsageError(
             f"the lock key {template!r} has no value for {{{place}}}: {error!r}"

@@ -106,9 +106,10 @@ class LockedTask(_TypedTask[P, R_co]):
         return current_lease() or Unlocked()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        request = self.request
         # Set where this very task runs already and its body calls it directly.
-        running = self.request.get("celery_locks_execution")
-        if not self.request.called_directly and not running:
+        running = request.get("celery_locks_execution")
+        if not request.called_directly and not running:
             return self._execute(args, kwargs, None)
         self.push_request(args=args, kwargs=kwargs)
         try:
@@ -118,7 +119,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
         execution = Execution(self, args, kwargs, within)
-        self.request.celery_locks_execution = execution
+        execution.request.celery_locks_execution = execution
         result: R_co = execution.run(self._body)
         return result
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.crc import key_slot
 
@@ -32,8 +31,7 @@ from celery_locks.store.site import Address, Site
 from celery_locks.store.wire import WireError
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Send this to that node and hand back its reply; ``WireError`` if none comes in time."""
 
     address: Address
@@ -41,8 +39,7 @@ class Exchange:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     seconds: float
 
 
