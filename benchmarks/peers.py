@@ -103,9 +103,7 @@ class Contender:
         self.worker.stop()
 
 
-def start(
-    name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = ""
-) -> Contender:
+def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = "") -> Contender:
     """A worker on a database of its own; it is not waited for, so that several start at once."""
     python = interpreter(name)
     database = 1 + CANDIDATES.index(name)
