@@ -25,6 +25,7 @@ from kombu.exceptions import OperationalError
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, queued_token
+from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -595,7 +596,38 @@ def test_debounce_during_a_run_is_not_lost(rig: Rig, key: str) -> None:
     never_two_at_once(rig, key)
 
 
-# Servers of their own: what is down, and beat.
+# Servers of their own: what it costs, what is down, and beat.
+
+
+@pytest.mark.parametrize("scope", ["queued", "queued+running"])
+def test_a_publish_costs_one_call_and_a_run_no_more_than_its_two(scope: str) -> None:
+    with EmbeddedServer() as locks, fresh_rig(locks_url=locks.url) as rig, rig.worker():
+        sent, client = rig.task("sent"), locks.client()
+        sent.apply_async(["warm"], lock={"scope": scope}).get(timeout=PATIENCE)
+
+        def calls() -> int:
+            stats = client.info("commandstats")
+            return sum(
+                stats.get(f"cmdstat_{word}", {}).get("calls", 0) for word in ("evalsha", "eval")
+            )
+
+        before = calls()
+        for n in range(10):
+            sent.apply_async([f"key-{n}"], lock={"scope": scope}).get(timeout=PATIENCE)
+        assert calls() - before == 30
+        client.close()
+
+
+def test_many_are_revoked_at_once() -> None:
+    """More than one look at the store finds."""
+    with fresh_rig() as rig, rig.worker(concurrency=1):
+        results = [
+            rig.task("sent").apply_async([f"key-{n}"], queue=NOBODYS, lock={"scope": "queued"})
+            for n in range(600)
+        ]
+        assert left(rig)
+        rig.app.control.revoke([result.id for result in results])
+        wait_nothing_left(rig)
 
 
 def test_a_broker_that_is_down_gives_it_back() -> None:
