@@ -1,5 +1,6 @@
 # Everything runs in .venv, made on first use: by uv when it is there, else by venv and pip.
-# PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks;
+# JOBS=1 runs the slow tests one by one.
 
 PYTHON ?= python3
 ARGS ?=
@@ -7,8 +8,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# Fast first: a mistake shows in seconds, before any worker is started.
-TESTS := $(wildcard tests/unit tests/contract tests/integration tests/acceptance)
+# The tests with servers and workers wait most of their time, so several run at once.
+JOBS ?= 4
 
 ifneq ($(UV),)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
@@ -20,10 +21,10 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench format clean
+.PHONY: help venv demo test test-oldest on-oldest test-docker check bench format clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
 
 venv: $(VENV)/.dev ## make .venv with everything for development
 
@@ -31,7 +32,21 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.dev ## all tests, fast ones first
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
+		tests/contract tests/integration tests/acceptance $(ARGS)
+
+test-oldest: ## the promises in short, on the oldest Celery and redis-py supported
+	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest
+
+# The heart of the contract on the embedded server and in memory, tasks run eagerly, and a worker.
+on-oldest: $(VENV)/oldest
+	@$(BIN)/python -m pytest tests/unit/test_testing_tasks.py \
+		$(patsubst %,tests/contract/test_%.py,acquire lease_life line takeover clients) \
+		tests/acceptance/test_smoke.py -k "not cluster and not sentinel and not redis7" $(ARGS)
+
+test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
+	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
@@ -47,7 +62,7 @@ format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -63,4 +78,9 @@ endif
 $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "installing celery-locks[$*] into $(VENV) ..."
 	@$(INSTALL) -e '.[$*]'
+	@touch $@
+
+$(VENV)/oldest: tests/oldest.txt pyproject.toml | $(BIN)/python
+	@echo "installing the oldest versions into $(VENV) ..."
+	@$(INSTALL) -r tests/oldest.txt -e .
 	@touch $@

@@ -143,7 +143,7 @@ def _next_start(key: str, ended: float, until: float) -> float | None:
     while time.monotonic() < until:
         try:
             TASKS["hold"].apply_async((key,))
-        except Exception as error:  # noqa: BLE001 (celery-once says so that it is locked)
+        except Exception as error:
             if type(error).__name__ != "AlreadyQueued":
                 raise
         try:

@@ -87,7 +87,8 @@ class Contender:
         return sum(map(processor_time, pids))
 
     def ask(self, *question: Any) -> Any:
-        assert self._caller.stdin and self._caller.stdout
+        assert self._caller.stdin
+        assert self._caller.stdout
         self._caller.stdin.write(json.dumps(question) + "\n")
         self._caller.stdin.flush()
         answer = self._caller.stdout.readline()

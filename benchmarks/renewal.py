@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from benchmarks.report import Report
-from benchmarks.slowlog import call_times_ms
+from benchmarks.servertime import Watched, watch
 from benchmarks.timing import in_turns, p50
 from celery_locks import Lease, Locks
 from celery_locks.keeper import Charge, Keeper
@@ -33,7 +34,7 @@ def run(server: EmbeddedServer) -> Report:
     for name, times in taken.items():
         report.add(name, p50(times) * 1e3, p50(times) / p50(taken[TICK]))
     _judge(report, {name: p50(times) for name, times in taken.items()})
-    _add_server_time(report, server, _tick(locks, leases))
+    _add_server_time(report, server, locks, leases)
     for lease in leases:
         lease.release()
     return report
@@ -44,13 +45,15 @@ def _judge(report: Report, middle: dict[str, float]) -> None:
     report.at_least("one tick against redis-py's", 15, middle[REDIS_PY] / middle[TICK], " ×")
 
 
-def _add_server_time(report: Report, server: EmbeddedServer, tick: Callable[[], object]) -> None:
-    """By the server's own clock, which runs on when others take its processor: hence the median."""
-    ticks = [call_times_ms(server, tick) for _ in range(20)]
-    report.add("server's time for one call", p50([ms for calls in ticks for ms in calls]), "")
-    report.add("the longest of all, others' load included", max(calls[-1] for calls in ticks), "")
-    longest = p50([calls[-1] for calls in ticks])
-    report.at_most("the longest server call of a tick, median of 20", 5, longest, " ms")
+def _add_server_time(
+    report: Report, server: EmbeddedServer, locks: Locks, leases: list[Lease]
+) -> None:
+    watched = Watched(server, locks.perform)
+    tick = _tick(watched, locks, leases)
+    times = watch(server, watched, lambda: [tick() for _ in range(20)])
+    for what, ms in times.rows():
+        report.add(what, ms, "")
+    report.at_most("the longest single call, processor time", 5, times.longest, " ms")
 
 
 def _leases(locks: Locks) -> Iterator[Lease]:
@@ -64,16 +67,16 @@ def _candidates(
     server: EmbeddedServer, locks: Locks, leases: list[Lease]
 ) -> dict[str, Callable[[], object]]:
     return {
-        TICK: _tick(locks, leases),
+        TICK: _tick(locks, locks, leases),
         SERIAL: lambda: _one_by_one(leases),
         REDIS_PY: _redis_py(server),
     }
 
 
-def _tick(locks: Locks, leases: list[Lease]) -> Callable[[], object]:
+def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
     """What the keeper's thread does when all of them are due, done in this one."""
     keeper = Keeper()
-    charges = {lease.token: Charge(lease, locks._store, locks.verbs, 0.0) for lease in leases}
+    charges = {lease.token: Charge(lease, store, locks.verbs, 0.0) for lease in leases}
     keeper._charges = charges
 
     def tick() -> None:

@@ -47,7 +47,11 @@ _subscribers: tuple[Subscriber, ...] = ()
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call ``subscriber`` with every event from now on; the returned function ends that."""
+    """Call ``subscriber`` with every event from now on; the returned function ends that.
+
+    It is called where the event happens, sometimes in the thread that renews every lease of this
+    process: hand slow work to another thread.
+    """
     global _subscribers
     _subscribers = (*_subscribers, subscriber)
     return lambda: _unsubscribe(subscriber)

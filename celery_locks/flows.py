@@ -85,7 +85,18 @@ class Flows(Generic[L]):
         began = now()
         try:
             answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
+            if isinstance(answer, Conflict):
+                events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
+            if isinstance(answer, Conflict | Done):
+                return answer
+            lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
+            if not how.get("kept_elsewhere"):
+                due = None if granted == spec.ttl else now() + lease.remaining / 3
+                keeper.keep(lease, self._store, self.verbs, due)
+            events.emit("acquired", spec.name, token, answer, waited=now() - began)
+            return lease
         except BaseException as error:
+            keeper.discard(token)
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
                 until = now() + spec.ttl
@@ -96,17 +107,6 @@ class Flows(Generic[L]):
         finally:
             if spec.wait:
                 self._unlisten(token)
-        if isinstance(answer, Conflict):
-            events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
-            return answer
-        if isinstance(answer, Done):
-            return answer
-        lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
-        if not how.get("kept_elsewhere"):
-            due = None if granted == spec.ttl else now() + lease.remaining / 3
-            keeper.keep(lease, self._store, self.verbs, due)
-        events.emit("acquired", spec.name, token, answer, waited=now() - began)
-        return lease
 
     def _ask(
         self, spec: LockSpec, token: str, holder: Holder, how: How
@@ -173,6 +173,10 @@ class Flows(Generic[L]):
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
+        if lease.is_foreign():
+            raise LockUsageError(
+                f"the lease on lock {lease.name!r} is the parent process's, which renews it itself"
+            )
         if ttl is not None:
             check_ttl(ttl)
         lease.check_renewable()
@@ -219,7 +223,7 @@ class Flows(Generic[L]):
                 budget=budget_of(lease.ttl),
             )
         except BaseException:
-            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until)
+            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until, keep=keep)
             raise
         events.emit(
             "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours

@@ -77,6 +77,7 @@ class Debt:
     verbs: Verbs
     until: float
     doubtful: bool = False
+    kept_until: float = 0.0
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
@@ -139,9 +140,13 @@ class Keeper:
         verbs: Verbs,
         until: float,
         doubtful: bool = False,
+        keep: float = 0.0,
     ) -> None:
-        """Release this token as soon as the store can be reached, if that is before ``until``."""
-        self._debts[token] = Debt(name, token, store, verbs, until, doubtful)
+        """Release this token as soon as the store can be reached, if that is before ``until``.
+
+        ``keep`` as in the verb: the slot stays taken for so long from now.
+        """
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep)
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
@@ -172,9 +177,11 @@ class Keeper:
                     self._start()
         elif due < self._wakes_at or due == -math.inf:
             with suppress(BlockingIOError):  # a full pipe rings too
-                os.write(self._bell[1], b"!")
+                self._ring(self._bell[1], b"!")
 
     def _start(self) -> None:
+        # eventlet's own write would switch to its hub, and refuses two that ring at once.
+        self._ring = original("os", "write")
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
@@ -210,7 +217,7 @@ class Keeper:
         self._wakes_at = -math.inf
         for descriptor, _ in ready:
             if descriptor == bell:
-                os.read(bell, 4096)
+                original("os", "read")(bell, 4096)
             elif self._watched.pop(descriptor, None):
                 watched[descriptor]()
 
@@ -220,8 +227,9 @@ class Keeper:
                 if chore.due <= now():
                     chore.run()
             except Exception:
-                # Not at the price of the renewals, which come next.
+                # Not at the price of the renewals, which come next, nor of the processor.
                 logger.exception("a chore of the lock keeper failed")
+                original("time", "sleep")(0.01)
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
@@ -310,7 +318,8 @@ class Keeper:
 
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
-            debt.store.perform(debt.verbs.release(debt.name, debt.token, budget=budget))
+            keep = max(0.0, debt.kept_until - now())
+            debt.store.perform(debt.verbs.release(debt.name, debt.token, keep=keep, budget=budget))
         except Exception as error:
             if not isinstance(error, LockUnavailable):
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)

@@ -41,6 +41,13 @@ def bound(
     return dict(binding.arguments)
 
 
+def by_name(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a template can name: the parameters, and each keyword that ``**kwargs`` took up."""
+    kwargs = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+    more = arguments.get(kwargs[0]) if kwargs else None
+    return {**(more or {}), **arguments}
+
+
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:
     """The name for ``@single_instance`` without a key: the task and all of its arguments."""
     said = ",".join(f"{name}={_stable(name, value)}" for name, value in arguments.items())
@@ -92,6 +99,11 @@ def check_template(template: str, signature: inspect.Signature, where: str) -> N
     known = list(signature.parameters)
     for place in fields:
         first = place.replace("[", ".").split(".")[0]
+        if not first or first.isdigit():
+            raise LockUsageError(
+                f"{where}: the lock key {template!r} has {{{place}}}; "
+                "write a parameter's name in it"
+            )
         if first not in known and not _takes_anything(signature):
             raise LockUsageError(
                 f"{where}: the lock key {template!r} names {first!r}, "

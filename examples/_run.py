@@ -23,20 +23,29 @@ NOTEBOOK = "EXAMPLE_NOTEBOOK"
 _began = time.monotonic()
 
 
+def main(show: Callable[[], None]) -> None:
+    """Run an example on a server of its own; Ctrl-C ends it all, without a traceback."""
+    try:
+        # Around everything: Celery unsubscribes from results as they are forgotten.
+        with EmbeddedServer() as server:
+            os.environ["CELERY_BROKER_URL"] = os.environ["CELERY_RESULT_BACKEND"] = server.url
+            os.environ[NOTEBOOK] = str(new_directory() / "notebook")
+            os.environ["PYTHONPATH"] = ROOT
+            show()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        raise SystemExit(130) from None
+
+
 @contextmanager
 def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
-    """A server, a prefork worker of the app and, if asked for, its beat; gone after the block."""
+    """A prefork worker of the app and, if asked for, its beat; gone after the block."""
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedServer())
-        directory = new_directory()
-        os.environ["CELERY_BROKER_URL"] = os.environ["CELERY_RESULT_BACKEND"] = server.url
-        os.environ[NOTEBOOK] = str(directory / "notebook")
-        os.environ["PYTHONPATH"] = ROOT
         app.conf.broker_connection_retry_on_startup = True
         worker = _celery(stack, app, "worker", "--without-gossip", "--without-mingle", *options)
         wait_until(lambda: " ready." in worker.log(1000), "the worker to be ready", worker)
         if beat:
-            _celery(stack, app, "beat", "--schedule", str(directory / "schedule"))
+            _celery(stack, app, "beat", "--schedule", str(new_directory() / "schedule"))
         yield worker
 
 
@@ -86,12 +95,3 @@ def notes() -> list[str]:
     """What the tasks have written so far, in order."""
     path = Path(os.environ[NOTEBOOK])
     return path.read_text().splitlines() if path.exists() else []
-
-
-def main(show: Callable[[], None]) -> None:
-    """Run an example; Ctrl-C ends it, and what it started, without a traceback."""
-    try:
-        show()
-    except KeyboardInterrupt:
-        print("\nStopped.")
-        raise SystemExit(130) from None

@@ -104,7 +104,7 @@ def _waiting(locks: Locks, name: str) -> bool:
 
 def show() -> None:
     with screen(plain="--plain" in sys.argv) as out:
-        out.say("A Valkey server and a Celery worker with four processes are being started ...")
+        out.say("On a Valkey of its own, a Celery worker with four processes is being started ...")
         with _run.running(app, "--concurrency=4"):
             locks = Locks.from_app(app)
             one_key(out, locks)
@@ -112,7 +112,7 @@ def show() -> None:
             in_line(out, locks)
             kill_nine(out, locks)
             watch(out, locks, lambda: not locks.is_locked("catalogue"))
-        out.say("That was it. The worker and the server are gone.")
+        out.say("That was it. The worker has ended; the server goes with it.")
 
 
 if __name__ == "__main__":

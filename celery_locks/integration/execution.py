@@ -19,15 +19,19 @@ from typing import Any
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
+from kombu.exceptions import OperationalError
 
-from celery_locks import events, policy
+from celery_locks import events, keys, policy
 from celery_locks import options as lock_options
-from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.clock import now
+from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
+from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
-from celery_locks.integration.naming import lock_name
+from celery_locks.integration.naming import lock_name, signature_of
 from celery_locks.integration.places import leave_queue
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
@@ -82,6 +86,7 @@ class Execution:
         self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
+        self.token = ""
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
         self.owes_place = within is None and "queued" in self.note
         self._interrupter = Interrupter()
@@ -92,23 +97,33 @@ class Execution:
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
         if name is None:
-            return self._call(call)
+            return self._call(call, under=self._locked_around())
         if holding := self._holding(name):
             return self._call(call, under=holding)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
         try:
             answer = self._acquire(name)
+            if isinstance(answer, Lease):
+                self.lease = answer
         except LockUnavailable as error:
             return self._unavailable(name, error, call)
+        except BaseException:
+            # A time limit may strike between the grant and our knowing of it.
+            self._abandon(name)
+            raise
         if isinstance(answer, Done):
             return self._already_done(name, answer)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
-        self.lease = answer
         self._leave_other_place(name)
         self._forget_conflicts()
         return self._run_locked(call)
+
+    def _abandon(self, name: str) -> None:
+        keeper.discard(self.token)
+        until = now() + self.options.ttl
+        keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
 
     def _holding(self, name: str) -> Execution | None:
         """Of the calls we are within, the one that has this lock."""
@@ -116,17 +131,25 @@ class Execution:
             return self
         return self.within._holding(name) if self.within else None
 
+    def _locked_around(self) -> Execution | None:
+        """The nearest call around us that has a lock. Celery 5.3 gives an inner call no task id."""
+        around = self.within
+        while around and not around.lease:
+            around = around.within
+        return around
+
     def _acquire(self, name: str) -> Lease | Conflict | Done:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
+        self.token = given.get("token") or new_token()
         self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
             KeptElsewhere if kept_elsewhere else Lease,
             on_lost=self._interrupter.lost,
-            token=given.get("token", ""),
+            token=self.token,
             kept_elsewhere=kept_elsewhere,
             ask_done=self._may_be_a_copy() or "queued" in self.note,
             frees=self._place_beside(name),
@@ -307,7 +330,7 @@ class Execution:
         again = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
-        again.apply_async()
+        self._publish(again, name)
         self.owes_place = False
         logger.info(
             "task %s[%s] is put back for %.1f s: %s (lock %r)",
@@ -319,6 +342,23 @@ class Execution:
         )
         events.emit("requeued", name, task=self.task.name, pause=decision.pause)
         raise Ignore(decision.why)
+
+    def _publish(self, again: Any, name: str) -> None:
+        """Until it succeeds: if the message is acknowledged already, nobody else has the job."""
+        while True:
+            try:
+                again.apply_async()
+            except OperationalError as error:
+                logger.warning(
+                    "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
+                    self.task.name,
+                    self.request.id,
+                    error,
+                    name,
+                )
+                time.sleep(0.5)
+            else:
+                return
 
     def _stay_in_queue(self, pause: float) -> None:
         """The message goes on, and its place with it: as long again as for a new one."""
@@ -371,9 +411,13 @@ class Execution:
             self.request.headers = {**(self.request.headers or {}), HEADER: kept}
 
 
-def checked_for_call(said: Mapping[str, Any]) -> dict[str, Any]:
+def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one call, which travel in a header and so must be plain."""
-    words = lock_options.checked(said, "apply_async(lock=…)")
-    if callable(words.get("key")):
-        raise LockError("apply_async(lock=…): a key for one call must be a text")
+    where = "apply_async(lock=…)"
+    words = lock_options.checked(said, where)
+    key = words.get("key")
+    if callable(key):
+        raise LockUsageError(f"{where}: a key for one call must be a text")
+    if key is not None:
+        keys.check_template(key, signature_of(task), where)
     return words

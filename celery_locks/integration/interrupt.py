@@ -14,6 +14,10 @@ greenthread          (eventlet) not at all: its hub takes nothing from other thr
                      ``self.lock.check()`` tells
 ===================  ===========================================================================
 
+In the main thread the timer also fires in a healthy task, every two thirds of the ttl, and the
+handler renews the lease to learn that it is still ours. Python code does not notice; a call into a
+C library that takes EINTR for an error may end early, as it may with any signal.
+
 Nothing is raised once the task has ended. The signal is a real-time one that neither Celery nor
 billiard uses; where the system has none (macOS), prefork and solo tasks learn of a loss by
 ``check()`` only.

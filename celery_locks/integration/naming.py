@@ -35,7 +35,8 @@ def lock_name(
         return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
     if callable(key):
         return keys.from_callable(key, args, kwargs)
-    arguments = keys.bound(signature_of(task), args, kwargs)
+    signature = signature_of(task)
+    arguments = keys.bound(signature, args, kwargs)
     if key == BY_ARGUMENTS:
         return keys.from_all(task.name, arguments)
-    return keys.from_template(key, arguments)
+    return keys.from_template(key, keys.by_name(signature, arguments))

@@ -141,7 +141,7 @@ class LockedTask(_TypedTask[P, R_co]):
         With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
         """
         send = super().apply_async
-        options = _with_lock(lock, dict(zip(_POSITIONAL, positional, strict=False)) | options)
+        options = _with_lock(self, lock, dict(zip(_POSITIONAL, positional, strict=False)) | options)
         note = (options.get("headers") or {}).get(HEADER) or {}
         return publish(
             self,
@@ -164,7 +164,7 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> EagerResult[R_co]:
-        return super().apply(args, kwargs, *positional, **_with_lock(lock, options))
+        return super().apply(args, kwargs, *positional, **_with_lock(self, lock, options))
 
     def leave_queue(self) -> None:
         """If the run never came to ask for its lock (``before_start`` failed), free its place."""
@@ -186,11 +186,13 @@ _OWN = {"lock_options", "lock"}
 _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
-def _with_lock(lock: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+def _with_lock(
+    task: Any, lock: Mapping[str, Any] | None, options: dict[str, Any]
+) -> dict[str, Any]:
     if lock is None:
         return options
     headers = dict(options.get("headers") or {})
-    note = {**headers.get(HEADER, {}), "options": checked_for_call(lock)}
+    note = {**headers.get(HEADER, {}), "options": checked_for_call(task, lock)}
     return {**options, "headers": {**headers, HEADER: note}}
 
 

@@ -106,18 +106,17 @@ class Link:
         return self._receive(deadline)
 
     def _receive(self, deadline: float) -> Reply:
-        data = self._rest
         while True:
             try:
-                if data:
-                    reply, end = parse(data)
-                    self._rest = data[end:]
+                if self._rest:
+                    reply, end = parse(self._rest)
+                    self._rest = self._rest[end:]
                     return reply
             except Incomplete:
                 self._sock.settimeout(max(0.001, deadline - now()))
                 if now() >= deadline:
                     raise TimeoutError("the reply did not end in time") from None
-            data += self._recv()
+            self._rest += self._recv()
 
     def _recv(self) -> bytes:
         chunk: bytes = self._sock.recv(_CHUNK)
@@ -217,19 +216,18 @@ class AsyncLink:
         await self._connection._writer.drain()
 
     async def receive(self) -> Reply:
-        data = self._rest
         while True:
             try:
-                if data:
-                    reply, end = parse(data)
-                    self._rest = data[end:]
+                if self._rest:
+                    reply, end = parse(self._rest)
+                    self._rest = self._rest[end:]
                     return reply
             except Incomplete:
                 pass
             chunk = await self._connection._reader.read(_CHUNK)
             if not chunk:
                 raise ConnectionError("the server closed the connection")
-            data += chunk
+            self._rest += chunk
 
     async def exchange(self, data: bytes) -> Reply:
         await self.send(data)

@@ -88,25 +88,25 @@ def hold_lock(
     locks = locks_of(app or celery.current_app._get_current_object())
     leases: list[Lease] = []
     try:
-        for _ in range(limit if slots is None else slots):
-            leases.append(_held(locks, name, limit))
+        for slot in range(limit if slots is None else slots):
+            leases.append(_held(locks, name, limit, slot))
         yield leases[0]
     finally:
         for lease in leases:
             locks.release(lease)
 
 
-def _held(locks: Locks, name: str, limit: int) -> Lease:
-    answer = locks.try_acquire(name, limit=limit, holder=_somebody_else())
+def _held(locks: Locks, name: str, limit: int, slot: int) -> Lease:
+    answer = locks.try_acquire(name, limit=limit, holder=_somebody_else(slot))
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     return answer
 
 
-def _somebody_else() -> Holder:
+def _somebody_else(slot: int) -> Holder:
     here = this_process()
     return Holder(
-        task_id="somebody-else",
+        task_id=f"somebody-else-{slot}",
         task="somebody.else",
         worker="somebody@elsewhere",
         host=here.host,

@@ -218,7 +218,7 @@ def test_a_dropped_connection_does_not_run_the_job_twice(
     behind_proxy: tuple[Rig, Proxy, Worker], key: str
 ) -> None:
     """Celery restores what is unacknowledged when the connection breaks: the copy comes at once."""
-    rig, proxy, worker = behind_proxy
+    rig, proxy, _ = behind_proxy
     result = rig.task("late").delay(key, key)
     rig.wait_started(result)
     proxy.cut()

@@ -32,7 +32,7 @@ def key() -> str:
 
 
 def test_200_immediate_retries_are_never_skipped(rig: Rig, key: str) -> None:
-    """``self.retry`` publishes before it raises, so the next attempt may come while we still hold."""
+    """``self.retry`` publishes before it raises: the next attempt may come while we hold."""
     results = [rig.task("again").delay(f"{key}-{n}") for n in range(200)]
     assert [result.get(timeout=PATIENCE) for result in results] == [1] * 200
     assert not [entry for entry in rig.starts() if entry["lock"] is None]

@@ -30,7 +30,7 @@ from celery_locks.store.verbs import Renewal, Verbs
 from celery_locks.testing.servers import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 500, 60_000  # ms, as common.lua has them
+CLAIM, FORGET = 1000, 60_000  # ms, as common.lua has them
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 
@@ -79,6 +79,9 @@ class Model:
         """The fence; "limit"; or the tokens that hold it instead."""
         lock = self.locks[name]
         if entry.token in lock.holders:  # the answer was lost, or it confirms
+            _, twin = self.kin(lock, entry, lock.holders[entry.token].fence)
+            if twin:
+                return self.give_way(lock, entry, twin)
             lock.holders[entry.token].until = lock.know(self.now + entry.ttl)
             return lock.holders[entry.token].fence
         self.drop_lapsed(lock)
@@ -87,10 +90,12 @@ class Model:
             if lock.line.pop(entry.token, None):
                 self.hand_over(lock)
             return "limit"
-        for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
-            if entry.job and holder.job == entry.job and holder.attempt < entry.attempt:
-                del lock.holders[holder.token]
-                return self.take(lock, entry)
+        former, twin = self.kin(lock, entry, 0)
+        if twin:
+            return self.give_way(lock, entry, twin)
+        if former:
+            del lock.holders[former.token]
+            return self.take(lock, entry)
         ahead = [t for t in lock.line if t != entry.token]
         first = not ahead or next(iter(lock.line)) == entry.token
         if len(lock.holders) < entry.limit and first:
@@ -100,6 +105,24 @@ class Model:
             until = lock.know(self.now + alive)
             lock.line[entry.token] = replace(entry, until=until, fence=ticket)
         return set(lock.holders)
+
+    def kin(self, lock: Lock, entry: Entry, fence: int) -> tuple[Entry | None, Entry | None]:
+        """Of the same job: an earlier attempt, and one that runs this very message."""
+        former = twin = None
+        for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
+            same = entry.job and holder.job == entry.job and holder.token != entry.token
+            if same and holder.until > self.now:
+                if holder.attempt < entry.attempt:
+                    former = former or holder
+                elif not fence or holder.fence < fence:
+                    twin = twin or holder
+        return former, twin
+
+    def give_way(self, lock: Lock, entry: Entry, twin: Entry) -> set[str]:
+        lock.holders.pop(entry.token, None)
+        lock.line.pop(entry.token, None)
+        self.hand_over(lock)
+        return {twin.token}
 
     def take(self, lock: Lock, entry: Entry) -> int:
         """A grant by acquiring also forgets names that have been lapsed for long."""
@@ -307,7 +330,7 @@ class Machine(RuleBasedStateMachine):
 
     def _check_conflict(self, name: str, conflict: Conflict) -> None:
         lock = self.model.locks[name]
-        ends = min(h.until for h in lock.holders.values())
+        ends = min(lock.holders[h.token].until for h in conflict.holders)
         assert conflict.lapses_in == (ends - self.model.now) / 1000
 
     @rule(pair=pairs, ttl=ttls, alive=st.sampled_from([2400, 90_000]))

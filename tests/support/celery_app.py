@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import redis
@@ -37,8 +38,10 @@ def client_of(url: str) -> redis.Redis:
 
 
 def make_app(conf: Mapping[str, Any]) -> Celery:
-    settings = dict(conf)
+    settings = {name: value for name, value in conf.items() if value is not None}
     app = Celery("tests", set_as_current=False, **settings.pop("celery", {}))
+    if django := settings.pop("django", None):
+        app.config_from_object(SimpleNamespace(**django), namespace="CELERY")
     app.conf.update(
         broker_connection_retry_on_startup=True,
         task_serializer="json",
@@ -107,6 +110,11 @@ def _add_tasks(app: Celery) -> None:
     @app.task(name="echo", shared=False)
     def echo(value: Any = None) -> Any:
         return value
+
+    @app.task(name="seen", shared=False)
+    def seen() -> Any:
+        lease = current_lease()
+        return [lease.name, lease.ttl] if lease else None
 
     @app.task(name="gather", shared=False)
     def gather(values: Any) -> Any:
@@ -216,7 +224,7 @@ def lock_here() -> str | None:
 
 
 def _add_placements(app: Celery) -> None:
-    """``@single_instance`` wherever DESIGN.md says that it may stand; each answers with its lock."""
+    """``@single_instance`` wherever it may stand; each task answers with its lock."""
 
     @app.task(base=LockedTask, name="below_locked", shared=False)
     @single_instance(key="below_locked:{n}")

@@ -236,7 +236,10 @@ def work(self: Any, key: str, kind: str, seconds: float) -> int:
     pen = pen_of(self, key)
     pen.write("start")
     try:
-        WORK[kind](seconds)
+        if kind == "until_told":
+            wait_at_gate(key)
+        else:
+            WORK[kind](seconds)
         self.lock.check()
         pen.write("done")
     finally:

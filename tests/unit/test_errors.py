@@ -19,6 +19,7 @@ from celery_locks.model import Conflict, Holder
 PARENTS = {
     "LockConflict": "LockError",
     "TaskLockAcquireError": "LockConflict",
+    "AlreadyQueued": "LockConflict",
     "LeaseLost": "LockError",
     "LockUnavailable": "LockError",
     "ServerReadOnly": "LockUnavailable",
@@ -28,7 +29,6 @@ PARENTS = {
     "ForeignData": "LockUnavailable",
     "LockUsageError": "LockError",
     "LimitMismatch": "LockUsageError",
-    "AlreadyQueued": "LockConflict",
 }
 CONFLICT = Conflict(
     "invoice:42",

@@ -25,6 +25,7 @@ NAMES = {
     "ServerTooOld",
     "State",
     "TaskLockAcquireError",
+    "AlreadyQueued",
     "current_lease",
     "single_instance",
     "subscribe",

@@ -1,91 +1,68 @@
-"""The words of a lock: each side of a conflict, and what follows from what."""
+"""The words of a lock: a wrong one is refused where it is written, with a sentence."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from celery_locks import settings
-from celery_locks.errors import LockUsageError
-from celery_locks.options import LockOptions, checked, combined
-
-
-def sides(on_conflict: Any) -> tuple[str, str]:
-    options = combined(checked({"on_conflict": on_conflict}, "here"))
-    return options.on_conflict, options.on_publish
+from celery_locks import LockUsageError, options
+from celery_locks.options import FOREVER, LockOptions
 
 
 @pytest.mark.parametrize(
-    ("said", "run", "publish"),
+    ("said", "sentence"),
     [
-        ("skip", "skip", "return_existing"),
-        ("requeue", "requeue", "return_existing"),
-        ("wait", "wait", "return_existing"),
-        ("raise", "raise", "raise"),
-        ("replace", "skip", "replace"),
-        ("allow", "skip", "allow"),
-        ("return_existing", "skip", "return_existing"),
-        ({"run": "requeue"}, "requeue", "return_existing"),
-        ({"publish": "raise"}, "skip", "raise"),
-        ({"publish": "replace", "run": "wait"}, "wait", "replace"),
+        ({"tll": 3}, "here: no lock option 'tll'; there are key, ttl, limit, on_conflict"),
+        (
+            {"on_conflict": "ignore"},
+            "here: on_conflict is 'ignore'; write 'skip' or 'raise' or 'requeue' or 'wait'",
+        ),
+        ({"on_retry": "hold"}, "here: on_retry is 'hold'; write 'release' or 'keep'"),
+        ({"on_lost": "ignore"}, "here: on_lost is 'ignore'; write 'raise' or 'warn'"),
+        (
+            {"on_unavailable": "skip"},
+            "here: on_unavailable is 'skip'; write 'requeue' or 'run' or 'fail'",
+        ),
+        ({"scope": "forever"}, "here: scope is 'forever'; write 'running'"),
+        ({"ttl": 0.5}, "here: ttl is 0.5 s; below 1 s there is no time to renew it"),
+        ({"ttl": "30"}, "here: ttl must be a finite number of seconds, not '30'"),
+        ({"ttl": True}, "here: ttl must be a finite number of seconds, not True"),
+        ({"limit": 0}, "here: limit .* is 0; it must be a whole number from 1"),
+        ({"limit": 1.5}, "here: limit .* is 1.5; it must be a whole number from 1"),
+        ({"wait": -1}, "here: wait must be a number of seconds from 0, not -1"),
+        ({"at_least": -1}, "here: at_least must be a number of seconds from 0, not -1"),
+        ({"key": ""}, "here: key is ''; write a template such as 'invoice:{id}' or a function"),
+        ({"key": 7}, "here: key is 7; write a template"),
+        ({"enabled": "no"}, "here: enabled is 'no'; write True or False"),
+        ({"on_conflict": ["skip"]}, "here: on_conflict is"),
     ],
 )
-def test_one_word_or_a_pair(said: Any, run: str, publish: str) -> None:
-    """A word means the side that knows it; "raise" means both."""
-    assert sides(said) == (run, publish)
+def test_a_wrong_word_is_refused_with_its_sentence(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(LockUsageError, match=sentence):
+        options.checked(said, "here")
+
+
+def test_good_words_are_given_back_as_they_were_said() -> None:
+    said = {"key": "k", "ttl": 5, "limit": 2, "wait": None, "on_conflict": "wait"}
+    assert options.checked(said, "here") == said
+
+
+def test_the_later_said_is_the_stronger() -> None:
+    made = options.combined({"ttl": 5, "limit": 2}, {"ttl": 6}, {"key": "k"})
+    assert (made.ttl, made.limit, made.key) == (6, 2, "k")
+    assert options.combined() == LockOptions()
 
 
 @pytest.mark.parametrize(
-    "said",
-    ["never", None, 3, {}, {"publish": "skip"}, {"run": "replace"}, {"start": "skip"}, ["skip"]],
-)
-def test_other_words_are_refused_with_those_there_are(said: Any) -> None:
-    with pytest.raises(LockUsageError, match=r"return_existing.*replace") as raised:
-        checked({"on_conflict": said}, "task shop.bill")
-    assert "task shop.bill" in str(raised.value)
-
-
-def test_a_side_nobody_said_is_left_to_the_others() -> None:
-    """The settings say how runs behave, the task how publishing does: neither undoes the other."""
-    by_app = checked({"on_conflict": "requeue"}, "app")
-    by_task = checked({"on_conflict": {"publish": "replace"}}, "task")
-    options = combined(by_app, by_task)
-    assert (options.on_conflict, options.on_publish) == ("requeue", "replace")
-
-
-def test_a_pair_in_the_settings_is_understood() -> None:
-    conf = {"locks_url": "redis://", "locks_on_conflict": {"publish": "raise", "run": "wait"}}
-    options = combined(settings.of(SimpleNamespace(conf=conf)).task)
-    assert (options.on_conflict, options.on_publish) == ("wait", "raise")
-
-
-def test_debounce_means_queued_and_loses_nothing() -> None:
-    """A skip would lose the last arguments where they come due during a run."""
-    options = combined({"debounce": 2.0})
-    assert (options.scope, options.on_conflict) == ("queued", "requeue")
-    said = combined({"debounce": 2.0}, {"scope": "queued+running", "on_conflict": "skip"})
-    assert (said.scope, said.on_conflict) == ("queued+running", "skip")
-
-
-@pytest.mark.parametrize(
-    "said",
+    ("said", "wait"),
     [
-        {"scope": "always"},
-        {"pending_ttl": 0.5},
-        {"pending_ttl": "1h"},
-        {"debounce": -1},
-        {"debounce": float("inf")},
-        {"on_publish": "raise"},
+        ({"on_conflict": "wait"}, FOREVER),
+        ({"on_conflict": "wait", "wait": 3}, 3),
+        ({"on_conflict": "requeue", "wait": 3}, None),
+        ({}, None),
     ],
 )
-def test_wrong_values_are_refused_where_they_are_written(said: dict[str, Any]) -> None:
-    with pytest.raises(LockUsageError, match="here"):
-        checked(said, "here")
-
-
-def test_defaults() -> None:
-    options = LockOptions()
-    assert (options.scope, options.pending_ttl, options.debounce) == ("running", 3600.0, 0.0)
-    assert options.on_publish == "return_existing"
+def test_only_the_policy_wait_makes_the_lock_itself_wait(said: Any, wait: float | None) -> None:
+    """``wait`` with requeue is patience over many messages, not in the worker's slot."""
+    assert LockOptions(**said).spec("name").wait == wait

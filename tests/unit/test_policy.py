@@ -1,73 +1,99 @@
-"""What follows from a duplicate at publish, and from a message's lock at the run."""
+"""Facts and options in, a decision out: every rule of a busy lock and an absent server."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from celery_locks.model import Conflict, Holder
-from celery_locks.options import LockOptions
-from celery_locks.policy import AWAITED, Situation, on_conflict, on_duplicate
+from celery_locks.options import LockOptions, OnConflict
+from celery_locks.policy import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Situation,
+    on_conflict,
+    on_done,
+    on_unavailable,
+)
 
-MESSAGE = Holder(token="qone", task_id="one", task="bill", retries=-1)
-RUN = Holder(token="ab", task_id="one", task="bill")
-
-
-def conflict(*holders: Holder) -> Conflict:
-    return Conflict("lock", holders, 5.0, 1, as_of=100.0)
-
-
-def decided(*holders: Holder, frozen: bool = False, **options: Any) -> tuple[str, str | None]:
-    duplicate = on_duplicate(
-        conflict(*holders), LockOptions(**options), "bill", id_is_frozen=frozen
-    )
-    return duplicate.decision, duplicate.other.token if duplicate.other else None
+OTHERS = Conflict("name", (Holder(token="t", task_id="other"),), 3.0, 1)
 
 
-@pytest.mark.parametrize("word", ["return_existing", "raise"])
-@pytest.mark.parametrize("holder", [MESSAGE, RUN])
-def test_a_duplicate_is_answered_as_said(word: Any, holder: Holder) -> None:
-    assert decided(holder, on_publish=word) == (word, holder.token)
-
-
-@pytest.mark.parametrize("word", ["return_existing", "raise", "replace"])
-def test_the_run_decides_where_others_wait_for_the_id(word: Any) -> None:
-    assert decided(MESSAGE, frozen=True, on_publish=word) == ("allow", None)
+def by(task_id: str, retries: int = 0, replaced: int = 0) -> Conflict:
+    holder = Holder(token="t", task_id=task_id, retries=retries, replaced=replaced)
+    return Conflict("name", (Holder(token="u", task_id="other"), holder), 3.0, 1)
 
 
 @pytest.mark.parametrize(
-    "holder", [Holder(token="cd", pid=1), Holder(token="cd", task_id="two", task="refund")]
+    ("policy", "kind"),
+    [("skip", "skip"), ("raise", "raise"), ("requeue", "requeue"), ("wait", "raise")],
 )
-def test_who_does_another_job_is_no_duplicate(holder: Holder) -> None:
-    """A plain process has no result, and another task's result is not this one's."""
-    assert decided(holder) == ("allow", None)
-    assert decided(holder, RUN) == ("return_existing", "ab")
+def test_each_policy_decides(policy: OnConflict, kind: str) -> None:
+    """``wait`` has waited by the time it is asked here: its patience is over."""
+    assert on_conflict(OTHERS, LockOptions(on_conflict=policy), Situation("me")).kind == kind
 
 
-@pytest.mark.parametrize("how", [{"on_publish": "replace"}, {"debounce": 1.0}])
-def test_only_a_message_that_nobody_waits_for_is_replaced(how: dict[str, Any]) -> None:
-    awaited = Holder(token="qtwo", task_id="two", task="bill", retries=-1, extra={AWAITED: True})
-    retried = Holder(token="qthree", task_id="three", task="bill", retries=1)
-    assert decided(MESSAGE, **how) == ("replace", "qone")
-    assert decided(RUN, MESSAGE, **how) == ("replace", "qone")
-    for other in (RUN, awaited, retried):
-        assert decided(other, **how) == ("allow", None)
+def test_a_skip_before_another_link_raises() -> None:
+    call = Situation("me", has_followers=True)
+    assert on_conflict(OTHERS, LockOptions(on_conflict="skip"), call).kind == "raise"
 
 
-def run(*holders: Holder, options: LockOptions | None = None, **call: Any) -> str:
-    situation = Situation(task_id="two", attempt=1, **call)
-    return on_conflict(conflict(*holders), options or LockOptions(), situation).kind
+@pytest.mark.parametrize("policy", ["skip", "raise", "requeue", "wait"])
+def test_a_copy_is_put_back_in_every_policy(policy: OnConflict) -> None:
+    """Anything else would acknowledge the original's message, or fail a job that is running."""
+    options = LockOptions(on_conflict=policy, wait=0)
+    call = Situation("me", attempt=1, has_followers=True, patience_used=9)
+    for retries in (1, 2):
+        assert on_conflict(by("me", retries), options, call).kind == "requeue"
 
 
-def test_a_message_that_lost_its_place_to_another_comes_back() -> None:
-    """It may have been replaced by one that was never sent: skipped, both would be lost."""
-    assert run(MESSAGE, had_a_place=True) == "requeue"
-    assert run(RUN, had_a_place=True) == "skip"
-    assert run(MESSAGE) == "skip"
+def test_who_has_no_id_is_nobodys_copy() -> None:
+    conflict = Conflict("name", (Holder(token="t", task_id=None),), 3.0, 1)
+    assert on_conflict(conflict, LockOptions(), Situation(None)).kind == "skip"
 
 
-def test_nobody_waits_for_a_message_in_a_slot_that_it_may_need() -> None:
-    waits = LockOptions(on_conflict="wait")
-    assert run(MESSAGE, options=waits) == "requeue"
-    assert run(RUN, options=waits) == "raise"  # its patience in line is over
+def test_a_replacement_is_a_later_attempt_than_any_retry() -> None:
+    assert Holder(replaced=1).attempt > Holder(retries=10_000).attempt
+    assert by("me", retries=5).has_twin_of("me", Holder(replaced=1).attempt) is False
+
+
+def test_requeue_ends_with_its_patience() -> None:
+    options = LockOptions(on_conflict="requeue", wait=10)
+    assert on_conflict(OTHERS, options, Situation("me", patience_used=9.9)).kind == "requeue"
+    decision = on_conflict(OTHERS, options, Situation("me", patience_used=10))
+    assert (decision.kind, decision.why) == ("raise", "its patience of 10 s is over")
+
+
+def test_without_a_message_nothing_is_put_back() -> None:
+    """Eager and direct calls have no message."""
+    call = Situation("me", can_requeue=False)
+    assert on_conflict(OTHERS, LockOptions(on_conflict="requeue"), call).kind == "raise"
+    assert on_conflict(by("me"), LockOptions(), call).kind == "raise"
+    assert on_unavailable(LockOptions(), call).kind == "raise"
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"), [("requeue", "requeue"), ("run", "run"), ("fail", "raise")]
+)
+def test_an_absent_server_is_answered(word: str, kind: str) -> None:
+    options = LockOptions(on_unavailable=word)  # type: ignore[arg-type]
+    assert on_unavailable(options, Situation("me")).kind == kind
+
+
+def test_a_copy_of_what_is_done_comes_back_to_look_for_the_result() -> None:
+    assert on_done(Situation("me")).kind == "requeue"
+
+
+def test_pauses_grow_with_jitter_and_have_an_end() -> None:
+    """Jitter keeps many that were put back together from coming back together."""
+    options = LockOptions(on_conflict="requeue")
+    for times, longest in ((0, FIRST_PAUSE), (1, 2.0), (3, 8.0), (50, LONGEST_PAUSE)):
+        call = Situation("me", times_requeued=times)
+        pauses = {on_conflict(OTHERS, options, call).pause for _ in range(50)}
+        assert len(pauses) > 40
+        assert all(longest / 2 <= pause <= longest for pause in pauses)
+
+
+def test_a_pause_stays_under_what_the_broker_allows() -> None:
+    """A delayed message must come before its visibility timeout makes copies of it."""
+    call = Situation("me", times_requeued=20, longest_pause=0.5)
+    assert on_conflict(OTHERS, LockOptions(on_conflict="requeue"), call).pause <= 0.5

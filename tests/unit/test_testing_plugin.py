@@ -1,5 +1,7 @@
 """The pytest plugin, run by a pytest of its own."""
 
+from pathlib import Path
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -23,6 +25,7 @@ APP = """
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Only our plugin, as an installed one would be there."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return pytester
 

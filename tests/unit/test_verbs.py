@@ -53,8 +53,8 @@ def test_acquire_sends_milliseconds() -> None:
 def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
     parse = Verbs("p").acquire(LockSpec("a"), "t", Holder()).parse
     assert parse(17) == 17
-    assert parse([b"busy", 1500, 3, 99]) == Conflict("a", (), 1.5, 3)
-    assert parse([b"busy", -4, 3, 99]).lapses_in == 0
+    assert parse([b"busy", 1500, 3, 99, 7]) == Conflict("a", (), 1.5, 3, 0.099, 7)
+    assert parse([b"busy", -4, 3, 99, 0]).lapses_in == 0
     with pytest.raises(LimitMismatch, match="limit 3, not 1"):
         parse([b"limit", 3])
 

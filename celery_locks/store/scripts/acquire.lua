@@ -77,8 +77,8 @@ local function kin(holders)
   for i = 1, #holders, 2 do
     local fence, theirs, tries = record(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
     if theirs == job and holders[i] ~= token and tonumber(holders[i + 1]) > now then
-      if tonumber(tries) < attempt then former = holders[i]
-      elseif mine == 0 or tonumber(fence) < mine then twin = {holders[i], holders[i + 1]} end
+      if tonumber(tries) < attempt then former = former or holders[i]
+      elseif mine == 0 or tonumber(fence) < mine then twin = twin or {holders[i], holders[i + 1]} end
     end
   end
   return former, twin

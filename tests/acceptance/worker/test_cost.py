@@ -25,7 +25,8 @@ def stage(lock_server: EmbeddedServer) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def worker(stage: Stage) -> Iterator[Worker]:
-    with stage.worker("prefork", 2) as one:
+    # One child: a second might open its connection while commands are counted.
+    with stage.worker("prefork", 1) as one:
         yield one
 
 
@@ -85,16 +86,17 @@ def test_locks_need_one_thread_in_the_main_process_and_none_in_a_child(
     long = stage.send("work", key, "sleep", 2)
     stage.wait_wrote(key, "start")
     wait_until(lambda: threads_of(worker.pid) == 2, what="the keeper's thread, alone")
-    assert [threads_of(child) for child in worker.children] == [1, 1]
+    assert [threads_of(child) for child in worker.children] == [1]
     long.get(timeout=20)
-    assert [threads_of(child) for child in worker.children] == [1, 1]
+    assert [threads_of(child) for child in worker.children] == [1]
     assert threads_of(worker.pid) == 2
 
 
 @pytest.mark.parametrize("pool", ["solo", "gevent", "eventlet"])
 def test_locks_need_one_thread_on(pool: str) -> None:
     """Where task and keeper share a process, it is the same one thread."""
-    with Stage() as stage, stage.worker(pool, 2) as worker:
+    # gevent's resolver has threads of its own otherwise.
+    with Stage() as stage, stage.worker(pool, 2, GEVENT_RESOLVER="block") as worker:
         stage.send("plain").get(timeout=20)
         before = threads_of(worker.pid)
         for result in [stage.send("noop") for _ in range(5)]:

@@ -80,6 +80,13 @@ def test_lock_is_not_taken_by_a_task_that_expired(pool: Pool) -> None:
     pool.stage.check_nothing_left()
 
 
+def test_many_tasks_at_once_take_their_locks(pool: Pool) -> None:
+    """All of them wake one keeper; on the green pools without a switch in between."""
+    for result in [pool.stage.send("noop") for _ in range(60)]:
+        result.get(timeout=20)
+    pool.stage.check_nothing_left()
+
+
 def queue_two(stage: Stage, task: str, *args: Any) -> tuple[str, Any, Any]:
     """In one process and thread nobody can stand in line: the next one is in the broker's queue."""
     key = new_key("-".join(("lock", *map(str, args))))

@@ -1,0 +1,74 @@
+"""How long the server worked on single calls, by two clocks.
+
+Its slow log counts by the wall clock, which runs on while other processes have its processor. The
+kernel's count of the time it ran does not: that is what a call can be blamed for. Both are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import p50
+from celery_locks.testing.servers import EmbeddedServer
+
+# Lower, and the log would fill with the commands inside the scripts and slow them down.
+_FLOOR_MICROS = 100
+
+
+@dataclass
+class ServerTime:
+    """Milliseconds of single calls; ``ran`` is empty where the kernel does not tell."""
+
+    ran: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+
+    @property
+    def longest(self) -> float:
+        return max(self.ran or self.wall)
+
+    def rows(self) -> list[tuple[str, float]]:
+        return [
+            ("server's processor time for one call, p50 ms", p50(self.ran or self.wall)),
+            ("the longest by processor time, ms", self.longest),
+            ("the longest by the wall clock, others' load included, ms", max(self.wall)),
+        ]
+
+
+class Watched:
+    """A store or ``Locks`` whose calls are timed: only ``perform`` is there."""
+
+    def __init__(self, server: EmbeddedServer, perform: Callable[[Any], Any]) -> None:
+        self._server = server
+        self._perform = perform
+        self.times = ServerTime()
+
+    def perform(self, call: Any) -> Any:
+        before = _ran_ms(self._server.pid)
+        answer = self._perform(call)
+        if before is not None:
+            self.times.ran.append((_ran_ms(self._server.pid) or before) - before)
+        return answer
+
+
+def watch(server: EmbeddedServer, watched: Watched, work: Callable[[], object]) -> ServerTime:
+    """The times of all calls that ``work`` makes through ``watched``."""
+    server.ask("CONFIG", "SET", "slowlog-max-len", 10_000)
+    server.ask("CONFIG", "SET", "slowlog-log-slower-than", _FLOOR_MICROS)
+    server.ask("SLOWLOG", "RESET")
+    work()
+    server.ask("CONFIG", "SET", "slowlog-log-slower-than", -1)
+    entries: Any = server.ask("SLOWLOG", "GET", -1)
+    scripts = ("EVAL", "EVALSHA")
+    watched.times.wall = [entry[2] / 1e3 for entry in entries if entry[3][0] in scripts]
+    return watched.times
+
+
+def _ran_ms(pid: int) -> float | None:
+    """How long the server's main thread has had a processor, Linux only."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+    except OSError:
+        return None

@@ -1,0 +1,226 @@
+"""From arguments to a lock's name: equal calls have one name, different ones do not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from celery_locks import LockUsageError, keys
+
+A_UUID = UUID("12345678-1234-5678-1234-567812345678")
+
+
+def name_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    return keys.from_all("task", keys.bound(inspect.signature(function), args, kwargs))
+
+
+def filled(template: str, **arguments: Any) -> str:
+    return keys.from_template(template, arguments)
+
+
+def pay(invoice: int, dry: bool = False, *, note: str = "") -> None: ...
+def anything(*args: Any, **kwargs: Any) -> None: ...
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+def test_positional_and_keyword_are_one_name() -> None:
+    """How a call is written is no reason to run twice."""
+    assert name_of(pay, 1, True) == name_of(pay, 1, dry=True) == name_of(pay, dry=True, invoice=1)
+
+
+def test_a_default_that_is_written_out_is_one_name_with_an_omitted_one() -> None:
+    assert name_of(pay, 1) == name_of(pay, 1, False) == name_of(pay, 1, note="", dry=False)
+    assert name_of(pay, 1) == 'task(invoice=1,dry=false,note="")'
+
+
+def test_different_arguments_are_different_names() -> None:
+    calls = [name_of(pay, 1), name_of(pay, 2), name_of(pay, 1, True), name_of(pay, 1, note="x")]
+    assert len(set(calls)) == 4
+
+
+def test_a_number_and_its_text_are_different() -> None:
+    """``f(1)`` and ``f("1")`` are two calls."""
+    assert name_of(pay, 1) != name_of(pay, "1")
+
+
+def test_star_arguments_count_in_their_order_and_keywords_do_not() -> None:
+    assert name_of(anything, 1, 2, a=1, b=2) == name_of(anything, 1, 2, b=2, a=1)
+    assert name_of(anything, 1, 2) != name_of(anything, 2, 1)
+
+
+def test_a_text_cannot_look_like_two_arguments() -> None:
+    """A name made by joining would let an argument pose as its neighbour."""
+
+    def two(a: str, b: str) -> None: ...
+
+    assert name_of(two, 'x",b="y', "z") != name_of(two, "x", 'y",b="z')
+
+
+def test_a_call_that_does_not_fit_still_has_a_name() -> None:
+    """The call fails with Python's own words, not with ours."""
+    assert name_of(pay, 1, 2, 3, 4)
+    assert name_of(pay)
+
+
+@pytest.mark.parametrize(
+    ("value", "after_the_message"),
+    [
+        (A_UUID, str(A_UUID)),
+        (date(2024, 2, 29), "2024-02-29"),
+        (datetime(2024, 2, 29, 12, tzinfo=UTC), "2024-02-29T12:00:00+00:00"),
+        (time(12, 30), "12:30:00"),
+        (Decimal("1.50"), "1.50"),
+        (Colour.RED, "red"),
+        (Level.LOW, 1),
+        (Word.YES, "yes"),
+        ((1, 2), [1, 2]),
+        ({1: "a"}, {"1": "a"}),
+    ],
+)
+def test_a_value_has_one_name_on_both_ends_of_a_message(value: Any, after_the_message: Any) -> None:
+    """JSON turns some values into others on the way: the caller's name is the worker's."""
+    assert name_of(pay, value) == name_of(pay, after_the_message)
+
+
+def test_sets_and_mappings_have_no_order() -> None:
+    """Nested too; a set's order differs from process to process."""
+    one = {"b": {"y": [1], "x": 2}, "a": {3, 1, 2}}
+    two = {"a": {2, 3, 1}, "b": {"x": 2, "y": [1]}}
+    assert name_of(pay, one) == name_of(pay, two)
+    assert name_of(pay, frozenset("abc")) == name_of(pay, set("cba"))
+    assert name_of(pay, {1, "1", (2,)}) == name_of(pay, {(2,), "1", 1})
+
+
+def test_bytes_and_durations_have_a_text() -> None:
+    assert name_of(pay, b"\xff\x00") == name_of(pay, bytearray(b"\xff\x00"))
+    assert name_of(pay, b"a") != name_of(pay, b"b")
+    assert name_of(pay, timedelta(minutes=1)) != name_of(pay, timedelta(minutes=2))
+
+
+def test_unicode_stays_readable() -> None:
+    assert name_of(pay, "Zürich 東京") == 'task(invoice="Zürich 東京",dry=false,note="")'
+
+
+@pytest.mark.parametrize("value", [object(), lambda: None, [object()], {"x": object()}])
+def test_a_value_without_a_stable_text_is_refused_by_its_argument(value: Any) -> None:
+    """The repr of an object has its address: such a lock would never be met again."""
+    with pytest.raises(LockUsageError, match="argument 'invoice' has no stable text"):
+        name_of(pay, value)
+    with pytest.raises(LockUsageError, match="argument 'x' has no stable text"):
+        filled("a:{x}", x=value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_no_json_are_text_still(value: float) -> None:
+    assert name_of(pay, value) == name_of(pay, value)
+
+
+def test_a_template_is_filled_with_plain_texts() -> None:
+    assert filled("invoice:{n}", n=42) == "invoice:42"
+    assert filled("{a}/{b}", a="x", b=A_UUID) == f"x/{A_UUID}"
+    assert filled("{day}", day=date(2024, 2, 29)) == "2024-02-29"
+    assert filled("{c}", c=Colour.RED) == "red"
+    assert filled("{w}", w=Word.YES) == "yes"
+    assert filled("{a}", a=None) == "null"
+    assert filled("{a}", a=True) == "true"
+    assert filled("{d}", d={"b": 1, "a": [2]}) == '{"a":[2],"b":1}'
+
+
+def test_a_text_keeps_its_own_quotes() -> None:
+    """Only the quotes that JSON put around it are taken off."""
+    assert filled("{a}", a='"quoted"') == '"quoted"'
+    assert filled("{a}", a=Decimal("1")) == "1"
+
+
+def test_a_template_reaches_into_its_arguments() -> None:
+    @dataclass
+    class Order:
+        id: int
+        lines: list[dict[str, str]]
+
+    order = Order(7, [{"sku": "A1"}])
+    assert filled("o:{order.id}:{order.lines[0][sku]}", order=order) == "o:7:A1"
+    assert filled("n:{n:05d}:{x:.2f}:{s!r}", n=42, x=1.5, s="a") == "n:00042:1.50:'a'"
+    assert filled("{{literal}}:{n}", n=1) == "{literal}:1"
+
+
+@pytest.mark.parametrize("template", ["{order.id}", "{order[1]}", "{order[x]}", "{missing}"])
+def test_a_template_without_a_value_says_which(template: str) -> None:
+    with pytest.raises(LockUsageError, match=r"has no value for \{"):
+        filled(template, order=[])
+
+
+def test_an_unknown_parameter_is_refused_where_it_is_written() -> None:
+    signature = inspect.signature(pay)
+    with pytest.raises(
+        LockUsageError,
+        match=r"task pay: the lock key 'i:{invoic}' names 'invoic', "
+        r"but the parameters are invoice, dry, note",
+    ):
+        keys.check_template("i:{invoic}", signature, "task pay")
+    keys.check_template("i:{invoice.customer[id]:>5}", signature, "task pay")
+    keys.check_template("no parameter at all", signature, "task pay")
+    keys.check_template("{whatever}", inspect.signature(anything), "task anything")
+
+
+@pytest.mark.parametrize("template", ["{", "}", "{a"])
+def test_a_broken_template_is_refused(template: str) -> None:
+    with pytest.raises(LockUsageError, match="is no template"):
+        keys.check_template(template, inspect.signature(pay), "task pay")
+
+
+@pytest.mark.parametrize("template", ["{}", "{0}"])
+def test_a_template_by_position_is_refused(template: str) -> None:
+    """Positions change with the signature; names are what the user sees."""
+    for function in (pay, anything):
+        with pytest.raises(LockUsageError, match="write a parameter's name in it"):
+            keys.check_template(template, inspect.signature(function), "task pay")
+
+
+def test_a_template_names_a_keyword_that_kwargs_took_up() -> None:
+    """It passes the check, so it has to have a value too."""
+    signature = inspect.signature(anything)
+    arguments = keys.bound(signature, (1,), {"customer": 7})
+    known = keys.by_name(signature, arguments)
+    assert filled("{customer}:{kwargs[customer]}:{args[0]}", **known) == "7:7:1"
+
+
+def test_a_function_may_make_the_name() -> None:
+    assert keys.from_callable(lambda n, **_: f"n:{n}", (1,), {"other": 2}) == "n:1"
+    for answer in (None, "", 3):
+        with pytest.raises(LockUsageError, match="it must return a text"):
+            keys.from_callable(lambda n, answer=answer: answer, (1,), {})
+
+
+@pytest.mark.parametrize("letter", ["a", "ü", "東", "🔒"])
+def test_a_long_name_keeps_its_head_and_stays_apart(letter: str) -> None:
+    """A digest at the end, whole letters before it, never more than 200 bytes."""
+    one, two = filled("head:{x}", x=letter * 300), filled("head:{x}", x=letter * 301)
+    assert one != two
+    assert one.startswith("head:" + letter * 30)
+    assert len(one.encode()) <= keys.NAME_LENGTH
+    assert one == filled("head:{x}", x=letter * 300)
+
+
+def test_a_name_of_just_the_longest_length_is_left_alone() -> None:
+    assert keys.shortened("x" * 200) == "x" * 200
+    assert keys.shortened("x" * 201) != "x" * 201
