@@ -61,7 +61,7 @@ def run(server: EmbeddedServer) -> Report:
     same: dict[str, list[float]] = {name: [] for name in publishers}
     new: dict[str, list[float]] = {name: [] for name in publishers}
     try:
-        for name, publisher in publishers.items():
+        for publisher in publishers.values():
             publisher.publish("same", 1)
         for _ in range(ROUNDS):
             for name, publisher in publishers.items():
@@ -114,7 +114,7 @@ def _fill(
                 f"10,000 of one key against {peer}", 1, sum(same[OURS]) / sum(same[peer]), " ×"
             )
     report.notes.append(
-        "celery-heimdall with `unique_lock_blocking=False`; with its default a duplicate call waits "
-        "up to a second."
+        "celery-heimdall with `unique_lock_blocking=False`; with its default a duplicate call "
+        "waits up to a second."
     )
     report.at_most("messages queued by 10,000 calls", 1, queued[OURS])

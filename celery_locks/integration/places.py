@@ -23,6 +23,7 @@ logger = logging.getLogger("celery_locks")
 
 _PATIENCE = 3600.0
 _AGAIN = 1.0
+_BATCH = 250
 
 
 def leave_queue(note: Mapping[str, Any], app: Any) -> None:
@@ -60,20 +61,25 @@ class _Revoked:
 
     def run(self) -> None:
         self.due = math.inf
-        for token, (locks, until) in list(self._waiting.items()):
+        waiting = list(self._waiting.items())
+        for locks in {id(locks): locks for _, (locks, _) in waiting}.values():
+            tokens = [token for token, (its, _) in waiting if its is locks][:_BATCH]
             try:
-                self._free(token, locks)
+                self._free(tokens, locks)
             except LockUnavailable as error:
-                if now() < until:
-                    self.due = now() + _AGAIN
-                    return
-                logger.warning("the place of a revoked task lapses by itself: %s", error)
-            self._waiting.pop(token, None)
+                self.due = now() + _AGAIN
+                tokens = [token for token in tokens if self._waiting[token][1] < now()]
+                if tokens:
+                    logger.warning("the places of revoked tasks lapse by themselves: %s", error)
+            for token in tokens:
+                self._waiting.pop(token, None)
+        if self._waiting:
+            self.due = min(self.due, now() + _AGAIN / 10)
 
-    def _free(self, token: str, locks: AppLocks) -> None:
+    def _free(self, tokens: list[str], locks: AppLocks) -> None:
         for root in locks.verbs.roots:
-            call = locks.verbs.locate(root, [token], keeper.patience())
-            for name, _ in locks.keeper_store.perform(call).values():
+            call = locks.verbs.locate(root, tokens, keeper.patience())
+            for token, (name, _) in locks.keeper_store.perform(call).items():
                 release = locks.verbs.release(name, token, budget=keeper.patience())
                 locks.keeper_store.perform(release)
 

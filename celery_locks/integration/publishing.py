@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -52,10 +53,14 @@ def publish(
     note = dict((options.get("headers") or {}).get(HEADER) or {})
     is_new = not options.get("retries") and "since" not in note
     if not lock.enabled or lock.scope == "running" or not is_new or task.app.conf.task_always_eager:
-        result = send(options)
-        result.deduplicated = False
-        return result
+        return _marked(send(options))
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
+
+
+def _marked(result: Any) -> Any:
+    with suppress(AttributeError):  # an apply_async of the user's own may return anything
+        result.deduplicated = False
+    return result
 
 
 class _Publication:
@@ -185,9 +190,7 @@ class _Publication:
         return self._plainly()
 
     def _plainly(self) -> Any:
-        result = self.send(self.options)
-        result.deduplicated = False
-        return result
+        return _marked(self.send(self.options))
 
     def _sent(self, lease: Lease, replaced: Holder | None) -> Any:
         headers = dict(self.options.get("headers") or {})

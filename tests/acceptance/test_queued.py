@@ -22,8 +22,10 @@ from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 from kombu.exceptions import OperationalError
 
-from celery_locks import AlreadyQueued, LockConflict, LockUnavailable
-from celery_locks.store.verbs import QUEUED
+from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import QUEUED, queued_token
+from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -247,6 +249,19 @@ def test_replace_leaves_alone_what_a_canvas_waits_for(rig: Rig, key: str) -> Non
     assert second.get(timeout=PATIENCE) == 2
 
 
+def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key: str) -> None:
+    """It has the place and no message: the first comes back until it may run."""
+    with busy(rig):
+        first = rig.task("sent").apply_async([key, "first"], lock={"scope": "queued+running"})
+        holder = Holder(task_id="never sent", task="sent", retries=-1)
+        call = rig.locks.verbs.acquire(
+            LockSpec(key, 2.0), "q-never", holder, replaces=queued_token(first.id)
+        )
+        assert rig.locks.perform(call)
+    rig.wait_event("requeued", key)
+    assert first.get(timeout=PATIENCE) == "first"
+
+
 def wait_drained(rig: Rig) -> None:
     def drained() -> bool:
         return rig.redis.llen("celery") + rig.redis.hlen("unacked") == 0
@@ -336,7 +351,7 @@ def test_every_end_gives_it_back(rig: Rig, key: str, scope: str, do: str) -> Non
     assert rig.task("sent").delay(key, "next").get(timeout=PATIENCE) == "next"
 
 
-@pytest.mark.parametrize("how", ["error", "ignore", "reject"])
+@pytest.mark.parametrize("how", ["error", "ignore", "reject", "die"])
 def test_a_task_that_never_gets_to_its_lock_gives_its_place_back(
     rig: Rig, key: str, how: str
 ) -> None:
@@ -581,7 +596,38 @@ def test_debounce_during_a_run_is_not_lost(rig: Rig, key: str) -> None:
     never_two_at_once(rig, key)
 
 
-# Servers of their own: what is down, and beat.
+# Servers of their own: what it costs, what is down, and beat.
+
+
+@pytest.mark.parametrize("scope", ["queued", "queued+running"])
+def test_a_publish_costs_one_call_and_a_run_no_more_than_its_two(scope: str) -> None:
+    with EmbeddedServer() as locks, fresh_rig(locks_url=locks.url) as rig, rig.worker():
+        sent, client = rig.task("sent"), locks.client()
+        sent.apply_async(["warm"], lock={"scope": scope}).get(timeout=PATIENCE)
+
+        def calls() -> int:
+            stats = client.info("commandstats")
+            return sum(
+                stats.get(f"cmdstat_{word}", {}).get("calls", 0) for word in ("evalsha", "eval")
+            )
+
+        before = calls()
+        for n in range(10):
+            sent.apply_async([f"key-{n}"], lock={"scope": scope}).get(timeout=PATIENCE)
+        assert calls() - before == 30
+        client.close()
+
+
+def test_many_are_revoked_at_once() -> None:
+    """More than one look at the store finds."""
+    with fresh_rig() as rig, rig.worker(concurrency=1):
+        results = [
+            rig.task("sent").apply_async([f"key-{n}"], queue=NOBODYS, lock={"scope": "queued"})
+            for n in range(600)
+        ]
+        assert left(rig)
+        rig.app.control.revoke([result.id for result in results])
+        wait_nothing_left(rig)
 
 
 def test_a_broker_that_is_down_gives_it_back() -> None:

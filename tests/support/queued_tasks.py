@@ -21,6 +21,8 @@ class Refusing(LockedTask):
     abstract = True
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        if args[1] == "die":
+            os.kill(os.getpid(), 9)
         raise {"error": KeyError, "ignore": Ignore, "reject": Reject}[args[1]]("before it starts")
 
 

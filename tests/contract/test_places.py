@@ -1,0 +1,123 @@
+"""Places in the queue, on every store: taken at publish, left when the run begins, replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_locks import Conflict, Holder, Locks
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import QUEUED, Done, TookPlace, queued_token
+from tests.contract.places import Place
+
+
+@pytest.fixture
+def locks(place: Place) -> Locks:
+    return place.locks()
+
+
+def published(locks: Locks, name: str, job: str, **how: Any) -> Any:
+    holder = Holder(task_id=job, task="bill", retries=-1)
+    spec = LockSpec(name, 60.0, how.pop("limit", 1))
+    return locks.perform(locks.verbs.acquire(spec, queued_token(job), holder, **how))
+
+
+def begun(locks: Locks, name: str, job: str, token: str = "", **how: Any) -> Any:
+    holder = Holder(task_id=job, task="bill")
+    spec = LockSpec(name, 30.0, how.pop("limit", 1))
+    call = locks.verbs.acquire(spec, token or f"run-{job}", holder, ask_done=True, **how)
+    return locks.perform(call)
+
+
+def tokens(locks: Locks, name: str) -> list[str]:
+    return [holder.token for holder in locks.holders(name)]
+
+
+def test_a_run_takes_its_messages_place_over(locks: Locks, place: Place) -> None:
+    first = published(locks, "a", "one")
+    assert isinstance(published(locks, "a", "two"), Conflict)
+    assert begun(locks, "a", "one") > first
+    assert tokens(locks, "a") == ["run-one"]
+    locks.perform(locks.verbs.release("a", "run-one"))
+    assert place.keys() == {"fence"}
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_beginning_frees_the_place_beside(locks: Locks, place: Place, number: int) -> None:
+    """One call for two locks, which on a Cluster must be on one shard whatever the name."""
+    name = f"lock-{number}"
+    published(locks, name + QUEUED, "one")
+    begun(locks, name, "one", frees=(name + QUEUED, queued_token("one")))
+    assert locks.info(name + QUEUED) is None
+    assert tokens(locks, name) == ["run-one"]
+    locks.perform(locks.verbs.release(name, "run-one"))
+    assert place.keys() == {"fence"}
+
+
+def test_beginning_twice_is_safe(locks: Locks, place: Place) -> None:
+    """Its reply was lost and it asks again, or it was handed the lock in line and confirms."""
+    frees = ("a" + QUEUED, queued_token("one"))
+    fence = begun(locks, "a", "one", frees=frees)
+    published(locks, *frees[:1], "one")
+    assert begun(locks, "a", "one", frees=frees) == fence
+    assert locks.info("a" + QUEUED) is None
+
+
+def test_a_place_is_taken_only_from_a_message(locks: Locks, place: Place) -> None:
+    """And keeps the time of the first, from which a window is counted."""
+    published(locks, "a", "one")
+    since = locks.holders("a")[0].acquired_at
+    taken = published(locks, "a", "two", replaces=queued_token("one"))
+    assert isinstance(taken, TookPlace)
+    assert tokens(locks, "a") == [queued_token("two")]
+    assert locks.holders("a")[0].acquired_at == since
+    begun(locks, "a", "two")
+    assert isinstance(published(locks, "a", "three", replaces=queued_token("two")), Conflict)
+    assert isinstance(published(locks, "a", "three", replaces="run-two"), Conflict)
+    assert tokens(locks, "a") == ["run-two"]
+
+
+def test_a_place_that_is_gone_is_not_taken(locks: Locks, place: Place) -> None:
+    """It was freed meanwhile: granted like any other, and nobody was replaced."""
+    fence = published(locks, "a", "two", replaces=queued_token("one"))
+    assert isinstance(fence, int)
+    assert not isinstance(fence, TookPlace)
+
+
+def test_a_replaced_message_does_not_begin(locks: Locks, place: Place) -> None:
+    """Marked by the publisher, or by the beginning of the one that replaced it."""
+    published(locks, "a", "one")
+    published(locks, "a", "two", replaces=queued_token("one"))
+    assert isinstance(begun(locks, "a", "one"), Conflict)
+    begun(locks, "a", "two", supersedes=("one", 60.0))
+    assert begun(locks, "a", "one") is Done.REPLACED
+    locks.perform(locks.verbs.supersede("a", "three", 60.0))
+    assert begun(locks, "a", "three") is Done.REPLACED
+    assert tokens(locks, "a") == ["run-two"]
+
+
+def test_a_place_of_a_limit_is_taken_alone(locks: Locks, place: Place) -> None:
+    published(locks, "a", "one", limit=2)
+    published(locks, "a", "two", limit=2)
+    assert isinstance(published(locks, "a", "three", limit=2), Conflict)
+    taken = published(locks, "a", "three", limit=2, replaces=queued_token("two"))
+    assert isinstance(taken, TookPlace)
+    assert sorted(tokens(locks, "a")) == [queued_token("one"), queued_token("three")]
+
+
+def test_a_slot_is_kept_for_the_next_attempt(locks: Locks, place: Place) -> None:
+    """Under the job's own token: it is found by the id, and the attempt takes it over."""
+    begun(locks, "a", "one")
+    kept = queued_token("one")
+    locks.perform(locks.verbs.release("a", "run-one", keep=60.0, keep_as=kept))
+    assert tokens(locks, "a") == [kept]
+    assert locks.holders("a")[0].is_queued
+    root = locks.verbs.root("a")
+    found = locks.perform(locks.verbs.locate(root, [kept], 1.0))
+    assert found[kept][0] == "a"
+    again = Holder(task_id="one", task="bill", retries=1)
+    assert locks.perform(locks.verbs.acquire(LockSpec("a"), "run-two", again)) > 0
+    assert tokens(locks, "a") == ["run-two"]
+    locks.perform(locks.verbs.release("a", "run-two"))
+    assert place.keys() == {"fence"}
