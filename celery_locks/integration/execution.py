@@ -33,7 +33,8 @@ from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done
+from celery_locks.store.verbs import Done, Mark
+from celery_locks.store.verbs import ended as job_ended
 
 logger = logging.getLogger("celery_locks")
 
@@ -205,12 +206,12 @@ class Execution:
         lease, self.lease = self.lease, None
         if lease is None:
             return
-        done = None
+        marks: list[Mark] = []
         can_come_again = self.task.acks_late or self._may_be_a_copy()
         if ended and self.request.id and can_come_again and not self.within:
-            done = (self.holder, self.locks.settings.done_ttl)
+            marks.append(job_ended(self.holder, self.locks.settings.done_ttl))
         try:
-            self.locks.release_for_task(lease, keep=keep, done=done)
+            self.locks.release_for_task(lease, keep=keep, marks=marks)
         except LockUnavailable as error:
             logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
 

@@ -21,7 +21,7 @@ LAYERS = (
     {"errors", "model", "clock", "events", "native"},
     {"store"},
     {"lease", "options", "policy", "keys", "settings"},
-    {"keeper", "flows", "locks", "aio"},
+    {"keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django"},

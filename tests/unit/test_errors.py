@@ -18,8 +18,11 @@ from celery_locks.model import Conflict, Holder
 
 PARENTS = {
     "LockConflict": "LockError",
+    "AlreadyQueued": "LockConflict",
     "TaskLockAcquireError": "LockConflict",
     "LeaseLost": "LockError",
+    "StopRequested": "LockError",
+    "AlreadyDone": "LockError",
     "LockUnavailable": "LockError",
     "ServerReadOnly": "LockUnavailable",
     "ServerOutOfMemory": "LockUnavailable",
