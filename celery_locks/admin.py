@@ -54,4 +54,4 @@ def list_done(locks: Locks) -> Iterator[DoneWork]:
 
 def reset_done(locks: Locks, key: str) -> bool:
     """Let the work for a key be done again; True if it was marked."""
-    return bool(reset(locks, key))
+    return reset(locks, key)

@@ -96,7 +96,12 @@ class Flows(Generic[L]):
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
                 until = now() + spec.ttl
-                keeper.give_back(spec.name, token, self._store, self.verbs, until, doubtful=True)
+                once = how.get("once")
+                # Nor was anything begun, whatever mark says so.
+                marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
+                keeper.give_back(
+                    spec.name, token, self._store, self.verbs, until, doubtful=True, marks=marks
+                )
             if isinstance(error, LockUnavailable):
                 events.emit("unavailable", spec.name, token, why=str(error))
             raise

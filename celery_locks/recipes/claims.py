@@ -122,6 +122,10 @@ def _look_then_begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> F
     return (yield from begin(locks, spec, once))
 
 
+@overload
+def unclaim(locks: Locks, key: str) -> bool: ...
+@overload
+def unclaim(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
 def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
     """Free the key; True if it was bound. With ``AsyncLocks``: await it."""
     call = RecipeVerbs(locks.verbs).reset(_name(key), f"c:{key}")

@@ -6,8 +6,8 @@ import functools
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from celery_locks import events, keys
 from celery_locks.aio import AsyncLocks
@@ -223,6 +223,10 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
             return
 
 
+@overload
+def reset(locks: Locks, key: str) -> bool: ...
+@overload
+def reset(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
 def reset(locks: Locks | AsyncLocks, key: str) -> Any:
     """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it."""
     check_key("reset", key)

@@ -12,6 +12,7 @@ from celery_locks import (
     LeaseLost,
     LockConflict,
     Locks,
+    LockUnavailable,
     LockUsageError,
     StopRequested,
     admin,
@@ -621,3 +622,39 @@ def test_idempotent_wants_the_face_that_fits(place: Place) -> None:
 
     with pytest.raises(LockUsageError, match="is a coroutine: give AsyncLocks"):
         idempotent(place.locks(), key="k")(work)
+
+
+class Away:
+    """A store that does not answer some verbs, though it may have done what they ask."""
+
+    def __init__(self, locks: Locks, verb: str, *, does_it: bool) -> None:
+        self._perform, self._verb, self._does_it = locks._store.perform, verb, does_it
+        locks._store.perform = self  # type: ignore[method-assign]
+
+    def __call__(self, effect: Any) -> Any:
+        if getattr(getattr(effect, "script", None), "verb", "") == self._verb:
+            if self._does_it:
+                self._perform(effect)
+            raise LockUnavailable("no answer")
+        return self._perform(effect)
+
+
+def test_mark_that_could_not_be_left_is_left_later(locks: Locks, place: Place) -> None:
+    """The work is done: that the server was away at its end must not have it done again."""
+    Away(locks, "release", does_it=False)
+    assert made_once(locks, Counter(result=5))(1) == 5
+    other = place.locks()
+    wait_until(lambda: list(done_work(other)), what="the mark, by the keeper")
+    assert made_once(other, Counter(result=6))(1) == 5
+
+
+def test_reuse_never_is_not_begun_by_a_question_without_an_answer(
+    locks: Locks, place: Place
+) -> None:
+    Away(locks, "acquire", does_it=True)
+    with pytest.raises(LockUnavailable):
+        made_once(locks, Counter(), reuse="never")(1)
+    other = place.locks()
+    wait_until(lambda: not list(done_work(other)), what="the mark to be taken back")
+    wait_until(lambda: not other.is_locked("pay:1"), what="the lock to be given back")
+    assert made_once(other, Counter(result=6), reuse="never")(1) == 6

@@ -43,7 +43,7 @@ class Site:
         self.locks.close()
 
 
-@pytest.fixture(scope="module", params=["prefork", "threads", "solo"])
+@pytest.fixture(scope="module", params=["prefork", "threads", "solo", "gevent"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     with EmbeddedServer() as server:
         env = {"RECIPE_URL": server.url}
