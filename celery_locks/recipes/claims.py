@@ -20,6 +20,8 @@ from celery_locks.store.verbs import Mark
 
 DAY = 86400.0
 WAIT = 10.0
+# Short, as it is renewed: one who dies while it creates must not use up the patience of the others.
+LOCK_TTL = 5.0
 
 
 @overload
@@ -48,7 +50,13 @@ def claim(locks: Locks | AsyncLocks, key: str, value: Any, ttl: float = DAY) -> 
 
 @overload
 def claim_or_create(
-    locks: Locks, key: str, factory: Callable[[], Any], ttl: float = DAY, *, wait: float = WAIT
+    locks: Locks,
+    key: str,
+    factory: Callable[[], Any],
+    ttl: float = DAY,
+    *,
+    wait: float = WAIT,
+    lock_ttl: float = LOCK_TTL,
 ) -> tuple[bool, Any]: ...
 @overload
 def claim_or_create(
@@ -58,6 +66,7 @@ def claim_or_create(
     ttl: float = DAY,
     *,
     wait: float = WAIT,
+    lock_ttl: float = LOCK_TTL,
 ) -> Awaitable[tuple[bool, Any]]: ...
 def claim_or_create(
     locks: Locks | AsyncLocks,
@@ -66,16 +75,18 @@ def claim_or_create(
     ttl: float = DAY,
     *,
     wait: float = WAIT,
+    lock_ttl: float = LOCK_TTL,
 ) -> Any:
     """Bind ``key`` to what ``factory()`` makes, once: ``(created, value)``.
 
     A bound key takes no lock. Otherwise the lock is held around the creation only, the binding is
     looked for again in the call that takes it, and is written in the call that gives it back. Who
-    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. A factory that raises, or
+    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. ``lock_ttl`` is how long the
+    lock outlives a creator that dies. A factory that raises, or
     whose value has no JSON form, leaves no binding.
     """
     once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)
-    spec = LockSpec(_name(key), wait=wait)
+    spec = LockSpec(_name(key), lock_ttl, wait=wait)
     if not callable(factory):
         raise LockUsageError(f"the factory for {key!r} is {factory!r}; it must be a function")
     if isinstance(locks, AsyncLocks):

@@ -52,7 +52,7 @@ def creations(locks: Locks, log: TextIO) -> None:
         return os.getpid()
 
     for number in shuffled(KEYS):
-        created, value = claim_or_create(locks, f"made:{number}", factory, wait=30)
+        created, value = claim_or_create(locks, f"made:{number}", factory, wait=30, lock_ttl=TTL)
         note(log, number=number, created=created, by=value)
 
 
