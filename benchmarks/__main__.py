@@ -9,7 +9,17 @@ import time
 from benchmarks.report import surroundings
 from celery_locks.testing.servers import EmbeddedServer
 
-NAMES = ("roundtrip", "renewal", "handover", "memory", "tasks", "recovery", "imports", "publishing")
+NAMES = (
+    "roundtrip",
+    "renewal",
+    "handover",
+    "memory",
+    "tasks",
+    "recovery",
+    "imports",
+    "publishing",
+    "recipes",
+)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo, check_name
+from celery_locks.recipes.once import DoneWork, done_work, reset
 from celery_locks.store.verbs import Page
 
 
@@ -39,3 +40,18 @@ def force_release(locks: Locks, name: str, token: str | None = None) -> tuple[Ho
     check_name(name)
     taken: tuple[Holder, ...] = locks.perform(locks.verbs.force_release(name, token or ""))
     return taken
+
+
+def stop(locks: Locks, name: str, token: str | None = None) -> tuple[Holder, ...]:
+    """Ask the holders, or the one with ``token``, to stop; see ``Locks.stop``."""
+    return locks.stop(name, token)
+
+
+def list_done(locks: Locks) -> Iterator[DoneWork]:
+    """The keys whose work is marked as done (``once``)."""
+    return done_work(locks)
+
+
+def reset_done(locks: Locks, key: str) -> bool:
+    """Let the work for a key be done again; True if it was marked."""
+    return reset(locks, key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec
 from celery_locks.settings import Settings
 from celery_locks.store.base import Store, drive
-from celery_locks.store.verbs import Done
+from celery_locks.store.verbs import Done, Mark
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -44,9 +44,9 @@ class AppLocks(Locks):
         return answer
 
     def release_for_task(
-        self, lease: Lease, *, keep: float, keep_as: str, done: tuple[Holder, float] | None
+        self, lease: Lease, *, keep: float, keep_as: str = "", marks: Sequence[Mark] = ()
     ) -> bool:
-        flow = self._flows.release(lease, keep=keep, keep_as=keep_as, done=done)
+        flow = self._flows.release(lease, keep=keep, keep_as=keep_as, marks=marks)
         return drive(flow, self._store.perform)
 
 

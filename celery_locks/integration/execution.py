@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -24,19 +24,29 @@ from kombu.exceptions import OperationalError
 from celery_locks import events, keys, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
+from celery_locks.errors import (
+    AlreadyDone,
+    LeaseLost,
+    LockConflict,
+    LockUnavailable,
+    LockUsageError,
+    StopRequested,
+)
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere, StopHere
 from celery_locks.integration.naming import lock_name, signature_of
+from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
+from celery_locks.once import Once
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done, Renewal, budget_of, queued_token
+from celery_locks.store.verbs import Done, Mark, Renewal, budget_of, queued_token
+from celery_locks.store.verbs import ended as job_ended
 
 logger = logging.getLogger("celery_locks")
 
@@ -89,6 +99,7 @@ class Execution:
         self.token = ""
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
         self.owes_place = within is None and "queued" in self.note
+        self.once: Once | None = None
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -102,6 +113,7 @@ class Execution:
             return self._call(call, under=holding)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
+        self.once = once_of(self.task, self.options, name)
         try:
             answer = self._acquire(name)
             if isinstance(answer, Lease):
@@ -113,9 +125,12 @@ class Execution:
             self._abandon(name)
             raise
         if isinstance(answer, Done):
+            if answer.mark:
+                return self._repeat(name, answer.mark)
             return self._already_done(name, answer)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
+        answer.on_stop = self._interrupter.stop
         self._leave_other_place(name)
         self._forget_conflicts()
         return self._run_locked(call)
@@ -154,6 +169,7 @@ class Execution:
             ask_done=self._may_be_a_copy() or "queued" in self.note,
             frees=self._place_beside(name),
             supersedes=self._replaced(),
+            once=self.once.question if self.once else None,
         )
 
     def _queued(self) -> tuple[str, str]:
@@ -199,10 +215,17 @@ class Execution:
 
     def _run_locked(self, call: Callable[..., Any]) -> Any:
         assert self.lease is not None
-        keep, ended = 0.0, True
+        keep, ended, token = 0.0, True, self.lease.token
+        marks = self.once.not_ended() if self.once else []
         try:
-            raises = self.options.on_lost == "raise"
-            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
+            on_lost, on_stop = self.options.on_lost, self.options.on_stop
+            armed = self._interrupter.armed(
+                self.lease, raises=on_lost == "raise", stops=on_stop == "raise"
+            )
+            result = self._call(call, armed=armed)
+            if self.once:
+                marks = [self.once.done(token, result)]
+            return result
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
@@ -211,14 +234,20 @@ class Execution:
             raise
         except LostHere as error:
             raise LeaseLost(error.name, error.reason) from None
-        except Exception:
+        except StopHere as error:
+            raise StopRequested(error.name) from None
+        except Ignore:
+            raise
+        except Exception as error:
+            if self.once:
+                marks = self.once.failed(token, error)
             raise
         except BaseException:
             # Terminated or exiting: the message may come again, and must then run.
             ended = False
             raise
         finally:
-            self.release(keep, ended)
+            self.release(keep, ended, marks)
 
     def _call(
         self,
@@ -252,18 +281,17 @@ class Execution:
     def _keeps_place(self) -> bool:
         return self.options.scope == "queued+running" and not self.within and bool(self.request.id)
 
-    def release(self, keep: float = 0.0, ended: bool = True) -> None:
+    def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
         lease, self.lease = self.lease, None
         if lease is None:
             return
-        done = None
         can_come_again = self.task.acks_late or self._may_be_a_copy()
         if ended and self.request.id and can_come_again and not self.within:
-            done = (self.holder, self.locks.settings.done_ttl)
+            marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
         try:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
-            self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, done=done)
+            self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, marks=marks)
         except LockUnavailable as error:
             logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
 
@@ -387,13 +415,25 @@ class Execution:
         self.leave_queue()
         raise error
 
+    def _repeat(self, name: str, mark: str) -> Any:
+        """The work of this lock is done (``once``): its result, or word that there is none."""
+        assert self.once is not None
+        repeat = self.once.repeat(mark)
+        logger.info("task %s[%s]: %s (%s)", self.task.name, self.request.id, repeat.reason, name)
+        events.emit("already_done", name, task=self.task.name)
+        self._send_event("task-skipped", lock=name, reason=repeat.reason)
+        self.leave_queue()
+        if not repeat.has_result and self._situation().has_followers:
+            raise AlreadyDone(name, repeat.reason)  # the next link would be run on that value
+        return repeat.value
+
     def _already_done(self, name: str, answer: Done) -> None:
         """A copy of this message has run to its end, or another message took its place."""
         task, request = self.task, self.request
         has_result = not isinstance(task.backend, DisabledBackend)
         if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state
-            if state not in READY_STATES and answer is Done.REPLACED:
+            if state not in READY_STATES and answer.was_replaced:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
             elif state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -41,14 +40,36 @@ class Renewal(NamedTuple):
     ttl: float
 
 
-class Done(Enum):
-    """The answer to an acquire that asked: this attempt of the job has ended elsewhere."""
+class Done(NamedTuple):
+    """The answer to an acquire that asked.
 
-    DONE = "done"
-    REPLACED = "replaced"  # it never began: another message took its place
+    This attempt of the job has ended elsewhere; or, with its mark, the lock's work is done.
+    """
+
+    mark: str = ""
+    was_replaced: bool = False  # it never began: another message took its place
 
 
-DONE = Done.DONE
+class Once(NamedTuple):
+    """The mark that says that a lock's work is done, and what it stands against."""
+
+    mark: str
+    reuse: str
+    ttl: float
+
+
+class Mark(NamedTuple):
+    """What to leave behind with the release, for how long; see ``marks.lua``."""
+
+    mark: str
+    value: str | int
+    ttl: float
+
+
+class Lost(set[str]):
+    """The tokens of a batch that are lost; ``stops`` are those whose holders are asked to stop."""
+
+    stops: frozenset[str] = frozenset()
 
 
 class TookPlace(int):
@@ -96,13 +117,15 @@ class Verbs:
         frees: tuple[str, str] = ("", ""),
         replaces: str = "",
         supersedes: tuple[str, float] = ("", 0.0),
+        once: Once | None = None,
     ) -> Call:
         """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``.
 
         ``frees`` is the (name, token) of a lock to give back when this one is granted;
         ``replaces`` is the token of a message that nobody has begun, whose place is taken if it is
         still there (``TookPlace``); ``supersedes`` is (task id, seconds) of one that was replaced
-        and shall not run when this one has begun.
+        and shall not run when this one has begun; with ``once`` it is granted only if the work is
+        not done.
         """
         job = _job(holder)
         args = (
@@ -120,6 +143,7 @@ class Verbs:
             replaces,
             _job_of(supersedes[0]) if supersedes[0] else "",
             _ms(supersedes[1]),
+            *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
@@ -136,23 +160,22 @@ class Verbs:
         *,
         keep: float = 0,
         keep_as: str = "",
-        done: tuple[Holder, float] | None = None,
+        marks: Sequence[Mark] = (),
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers True if the lock was ours until now.
+        """Answers True if the lock was ours until now; leaves ``marks`` whether it was or not.
 
         ``keep`` leaves the slot taken for so long, under the token ``keep_as`` or one nobody knows.
-        ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
         """
-        mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
-        args = (name, token, _ms(keep), *mark, keep_as)
-        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+        args: list[Arg] = [name, token, _ms(keep), keep_as]
+        for mark, value, ttl in marks:
+            args += (mark, value, _ms(ttl))
+        return Call(scripts.RELEASE, self.root(name), tuple(args), bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
         """A message that was replaced: for so long it does not run when it comes."""
-        return self.release(
-            name, "", done=(Holder(task_id=task_id, retries=SUPERSEDED - 1), seconds)
-        )
+        gone = Holder(task_id=task_id, retries=SUPERSEDED - 1)
+        return self.release(name, "", marks=[ended(gone, seconds)])
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
@@ -164,13 +187,16 @@ class Verbs:
         return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
     def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
-        """For leases of one shard; answers with the set of tokens that are lost."""
+        """For leases of one shard; answers with the ``Lost`` among their tokens."""
         args: list[Arg] = []
         for name, token, ttl in batch:
             args += (name, token, round(ttl * 1000))
 
-        def parse(reply: Any) -> set[str]:
-            return {batch[position].token for position in reply}
+        def parse(reply: Any) -> Lost:
+            lost = Lost(batch[position].token for position in reply if position >= 0)
+            if len(lost) < len(reply):
+                lost.stops = frozenset(batch[-1 - said].token for said in reply if said < 0)
+            return lost
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
@@ -181,6 +207,14 @@ class Verbs:
             return tuple(_holders(reply[1:]))
 
         return Call(scripts.FORCE_RELEASE, self.root(name), (name, token), parse, CALL_LIMIT)
+
+    def stop(self, name: str, token: str = "") -> Call:
+        """Answers with the holders that were asked to stop."""
+
+        def parse(reply: Any) -> tuple[Holder, ...]:
+            return tuple(_holders(reply[1:]))
+
+        return Call(scripts.STOP, self.root(name), (name, token), parse, CALL_LIMIT)
 
     def info(self, name: str) -> Call:
         """Answers with the ``LockInfo``, or None when nobody holds it or waits for it."""
@@ -197,11 +231,12 @@ class Verbs:
 
         def parse(reply: Any) -> Page:
             locks = [_info(lock, reply[1]) for lock in reply[2:]]
-            return Page(locks, self._next(int(shard), reply[0].decode()))
+            return Page(locks, self.following(int(shard), reply[0].decode()))
 
         return Call(scripts.LIST, self.roots[int(shard)], (inner, size), parse, CALL_LIMIT)
 
-    def _next(self, shard: int, inner: str) -> str:
+    def following(self, shard: int, inner: str) -> str:
+        """The cursor after ``inner``, which may be in the next shard."""
         if inner != "0":
             return f"{shard}:{inner}"
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
@@ -210,6 +245,14 @@ class Verbs:
 def queued_token(task_id: str) -> str:
     """The token of a message: whoever knows the job's id can give its place in the queue back."""
     return QUEUED_TOKEN + quote(task_id, safe="")
+
+
+_NOT_ONCE: tuple[Arg, ...] = ("", "", 0)
+
+
+def ended(holder: Holder, ttl: float) -> Mark:
+    """That this attempt of the holder's job has ended, for copies of its message that come late."""
+    return Mark(f"d:{_job(holder)}", holder.attempt, ttl)
 
 
 def _job(holder: Holder) -> str:
@@ -231,7 +274,9 @@ def _ms(seconds: float) -> int:
 
 def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
-        return Done.REPLACED if int(reply[1]) >= SUPERSEDED else DONE
+        return Done(was_replaced=int(reply[1]) >= SUPERSEDED)
+    if reply[0] == b"once":
+        return Done(reply[1].decode())
     if reply[0] == b"limit":
         raise LimitMismatch(
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "

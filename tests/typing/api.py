@@ -25,6 +25,7 @@ from celery_locks import (
     single_instance,
 )
 from celery_locks.integration.execution import Unlocked
+from celery_locks.recipes import Buffer, Taken, Tickets, claim, drain, idempotent, reset
 from celery_locks.testing import assert_skipped, hold_lock, in_memory_locks, locks_disabled
 
 app = Celery("shop")
@@ -48,6 +49,25 @@ def functions() -> None:
     assert_type(with_options(1, dry_run=True), str)
     bare("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with_options()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# The recipes answer, or are awaited, as their locks are.
+
+
+@idempotent(key="invoice:{number}", ttl=60)
+def once(number: int) -> str:
+    return str(number)
+
+
+async def recipes(locks: Locks, awaited: AsyncLocks) -> None:
+    assert_type(once(1), str)
+    assert_type(claim(locks, "request:1", "job"), tuple[bool, Any])
+    assert_type(await claim(awaited, "request:1", "job"), tuple[bool, Any])
+    assert_type(drain(locks, "messages", 10), list[bytes])
+    assert_type(await reset(awaited, "invoice:1"), bool)
+    assert_type(Tickets(locks).take("sale", "ann"), Taken)
+    assert_type(Buffer(locks, "memory").push("ann", {"n": 1}), int)
+    idempotent(locks, key="k", reuse="often")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # Its own options are checked.

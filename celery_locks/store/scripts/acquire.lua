@@ -5,9 +5,13 @@
 --      11 name, 12 token of another lock to give back when this one is granted, or ''
 --      13 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
 --      14 job that this one replaces, to be marked as ended when this is granted, or ''  15 ms to do so
+--      16 the mark (marks.lua) that says the lock's work is done, or ''
+--      17 'failed_only': work that failed may be done again; 'never': nor that, and 18 ms: the mark
+--      is then left with the grant already
 -- returns the fence (an integer): granted
 --         {'replaced', fence}: granted in the place of 13, whose since it keeps
 --         {'done', attempt}: it has
+--         {'once', mark}: the work is done
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
@@ -32,8 +36,15 @@ local function forget_lapsed_names()
   end
 end
 
+local function mark_begun()
+  if ARGV[17] == 'never' then
+    leave_mark(ARGV[16], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[18])
+  end
+end
+
 -- What a message leaves behind when it begins to run: its place in the queue, and those it replaced.
 local function begin()
+  mark_begun()
   if ARGV[12] ~= '' then
     if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
     redis.call('HDEL', records, ARGV[12])
@@ -136,6 +147,10 @@ end
 if ARGV[10] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and tonumber(ended) >= attempt then return {'done', ended} end
+end
+if ARGV[16] ~= '' then
+  local mark = redis.call('GET', root .. ARGV[16])
+  if mark and is_final(mark, ARGV[17], token, job, attempt) then return {'once', mark} end
 end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end

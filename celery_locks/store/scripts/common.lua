@@ -7,7 +7,8 @@
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
 --
---   d:<job>   string  the attempt that ended, for copies of its message that come late; expires
+--   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
+--   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.

@@ -1,7 +1,7 @@
 -- release: give the slot back and hand it to the next in line; a waiter leaves the queue by it too.
 -- ARGV 1 name  2 token  3 ms to keep the slot taken still (at_least), or 0
---      4 job, 5 attempt, 6 ms: remember that this attempt ended; or 4 '-'
---      7 the token to keep it under, '' for one that nobody knows
+--      4 the token to keep it under, '' for one that nobody knows
+--      5 mark, 6 value, 7 ms; 8 mark, ...: what to leave behind (marks.lua), ours or not
 -- returns 1 released, 0 not ours (lapsed and taken, or only waiting)
 --
 -- ZREM comes first: it needs no memory, and after a first write a script may go on under OOM.
@@ -10,12 +10,12 @@ local name, token, keep = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local held = root .. 'h:' .. name
 local was_held = redis.call('ZREM', held, token)
 if was_held == 0 then redis.call('ZREM', root .. 'q:' .. name, token) end
-if ARGV[4] ~= '-' then redis.call('SET', root .. 'd:' .. ARGV[4], ARGV[5], 'PX', ARGV[6]) end
+for i = 5, #ARGV, 3 do leave_mark(ARGV[i], ARGV[i + 1], ARGV[i + 2], token) end
 local record = keep > 0 and was_held == 1 and redis.call('HGET', records, token)
 redis.call('HDEL', records, token)
 if record then
   -- Kept under another token, so that a renewal still on its way cannot lengthen it.
-  local kept = ARGV[7] ~= '' and ARGV[7] or '-' .. token
+  local kept = ARGV[4] ~= '' and ARGV[4] or '-' .. token
   redis.call('HSET', records, kept, record)
   redis.call('ZADD', index, 'GT', now + keep, name)
   redis.call('ZADD', held, now + keep, kept)
