@@ -6,6 +6,7 @@
 --   records   hash    token -> record           what each holder and waiter is, and got
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
+--   log       stream  what operators did, the last 1000 or so (force_release.lua)
 --
 --   d:<job>   string  the attempt that ended, for copies of its message that come late; expires
 --
