@@ -43,7 +43,11 @@ def run(
 ) -> None:
     is_screen = click.get_text_stream("stdout").isatty() and not as_json
     height = max(5, shutil.get_terminal_size().lines - 4) if is_screen else 50
-    show: Show = _json if as_json else _screen() if is_screen else _lines
+    show: Show
+    if as_json:
+        show = _json
+    else:
+        show = _screen() if is_screen else _lines
     try:
         show(lambda: see(height), every, times)
     except KeyboardInterrupt:
