@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_locks.aio import AsyncLocks
     from celery_locks.errors import (
+        AlreadyDone,
         AlreadyQueued,
         ForeignData,
         LeaseLost,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ServerReadOnly,
         ServerRefused,
         ServerTooOld,
+        StopRequested,
         TaskLockAcquireError,
     )
     from celery_locks.events import LockEvent, subscribe
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
     from celery_locks.integration.task import LockedTask
     from celery_locks.lease import AsyncLease, Lease, State
     from celery_locks.locks import Locks
-    from celery_locks.model import Conflict, Holder, LockInfo
+    from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo
 
 _ROOMS = {
     "aio": ("AsyncLocks",),
     "errors": (
+        "AlreadyDone",
         "AlreadyQueued",
         "ForeignData",
         "LeaseLost",
@@ -47,6 +50,7 @@ _ROOMS = {
         "ServerReadOnly",
         "ServerRefused",
         "ServerTooOld",
+        "StopRequested",
         "TaskLockAcquireError",
     ),
     "events": ("LockEvent", "subscribe"),
@@ -55,7 +59,7 @@ _ROOMS = {
     "integration.task": ("LockedTask",),
     "lease": ("AsyncLease", "Lease", "State"),
     "locks": ("Locks",),
-    "model": ("Conflict", "Holder", "LockInfo"),
+    "model": ("ActiveRun", "Conflict", "Holder", "LockInfo"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -73,6 +77,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ActiveRun",
+    "AlreadyDone",
     "AlreadyQueued",
     "AsyncLease",
     "AsyncLocks",
@@ -95,6 +101,7 @@ __all__ = [
     "ServerRefused",
     "ServerTooOld",
     "State",
+    "StopRequested",
     "TaskLockAcquireError",
     "current_lease",
     "single_instance",

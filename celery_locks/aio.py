@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+from celery_locks.clock import now
 from celery_locks.errors import LockConflict
 from celery_locks.flows import Flows
+from celery_locks.hints import Hints
 from celery_locks.lease import AsyncLease
-from celery_locks.locks import Asked, Layout, layout_of, spec_of
-from celery_locks.model import Conflict, Holder, LockInfo, check_name, this_process
-from celery_locks.store.base import AsyncStore, adrive
+from celery_locks.locks import Asked, Layout, layout_of, runs_in, spec_of
+from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo, check_name, this_process
+from celery_locks.store.base import AsyncStore, Flow, adrive
 from celery_locks.store.redis import AsyncRedisStore, RedisStore
 from celery_locks.store.verbs import DEFAULT_PREFIX, Done
+
+T = TypeVar("T")
 
 
 class AsyncLocks:
@@ -37,6 +41,7 @@ class AsyncLocks:
         self._store: AsyncStore = store
         self.verbs, self.ttl = layout_of(store, layout)
         self._flows = Flows(AsyncLease, store.twin(), self.verbs, store.unlisten)
+        self._hints = Hints()
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -70,6 +75,7 @@ class AsyncLocks:
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, AsyncLease):
             answer.face = self
+            answer.on_stop = asked.get("on_stop")
             if reentrant:
                 self._flows.remember(answer, context)
         return answer
@@ -115,8 +121,35 @@ class AsyncLocks:
         info = await self.info(name)
         return info.holders if info else ()
 
-    async def is_locked(self, name: str) -> bool:
-        return bool(await self.holders(name))
+    async def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
+        """As ``Locks.is_locked``."""
+        hint = self._hints.recall(name, max_age) if max_age else None
+        if hint is not None:
+            return hint
+        asked_at = now()
+        return self._hints.note(name, asked_at, bool(await self.holders(name)))
+
+    async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
+        """As ``Locks.stop``."""
+        check_name(name)
+        asked: tuple[Holder, ...] = await self._store.perform(self.verbs.stop(name, token or ""))
+        return asked
+
+    async def active(self, worker: str | None = None) -> list[ActiveRun]:
+        """As ``Locks.active``."""
+        return runs_in(await self.follow(self._flows.walk()), worker)
+
+    async def follow(self, flow: Flow[T]) -> T:
+        """As ``Locks.follow``."""
+        return await adrive(flow, self._store.perform)
+
+    @property
+    def flows(self) -> Flows[AsyncLease]:
+        return self._flows
+
+    def adopt(self, lease: AsyncLease) -> AsyncLease:
+        lease.face = self
+        return lease
 
     async def close(self) -> None:
         await self._store.close()

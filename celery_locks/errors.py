@@ -7,6 +7,8 @@
     │   ├── AlreadyQueued          at publish: the same call waits or runs already
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
+    ├── StopRequested              the holder is asked to stop; the lock is still its own
+    ├── AlreadyDone                the work for this key is done, and its result was not kept
     ├── LockUnavailable            the lock server gave no usable answer
     │   ├── ServerReadOnly         it is a replica, or refuses writes
     │   ├── ServerOutOfMemory      it reached maxmemory
@@ -97,6 +99,32 @@ class LeaseLost(LockError):
 
     def __str__(self) -> str:
         return f"the lease on lock {self.name!r} is lost: {self.reason}"
+
+
+class StopRequested(LockError):
+    """Somebody asked the holder of this lock to stop (``locks.stop``).
+
+    The lock is still the holder's, and is renewed until it gives it back: clean up and end.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"the holder of lock {self.name!r} is asked to stop"
+
+
+class AlreadyDone(LockError):
+    """The work for this key is done, without a result that could stand in for doing it again."""
+
+    def __init__(self, name: str, reason: str = "already_done") -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the work of lock {self.name!r} is not done again: {self.reason}"
 
 
 class LockUnavailable(LockError):

@@ -22,6 +22,8 @@ Kind = Literal[
     "suspended",
     "revived",
     "lost",
+    "stop",
+    "already_done",
     "unavailable",
     "skipped",
     "requeued",

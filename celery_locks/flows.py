@@ -8,7 +8,7 @@ here too: whatever may have been taken without anybody knowing is handed to the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Generic, TypedDict, TypeVar, Unpack
 
@@ -25,9 +25,9 @@ from celery_locks.errors import (
 )
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, OnLost, State, trusted_until
-from celery_locks.model import Conflict, Holder, LockSpec, check_ttl
+from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
-from celery_locks.store.verbs import CLAIM, Done, Renewal, Verbs, budget_of
+from celery_locks.store.verbs import CLAIM, Done, Mark, Once, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -43,14 +43,22 @@ def _is_fresh(sent_at: float) -> bool:
     return trusted_until(sent_at, CLAIM) - now() > CLAIM / 4
 
 
+# The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
+MARKS_OWED = 600.0
+
+
 class How(TypedDict, total=False):
-    """What only tasks ask for: a token from, and a keeper in, another process; see ``verbs``."""
+    """What is not everybody's to ask for; see ``verbs``.
+
+    Of tasks: a token from, and a keeper in, another process. Of recipes: ``once``.
+    """
 
     token: str
     kept_elsewhere: bool
     ask_done: bool
     frees: tuple[str, str]
     replaces: bool
+    once: Once | None
 
 
 def new_token() -> str:
@@ -135,11 +143,13 @@ class Flows(Generic[L]):
                 return answer, sent_at, 0.0
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                if fence > answer.ticket and not holder.task_id and _is_fresh(sent_at):
+                may_enter = not (holder.task_id or how.get("once"))
+                if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     return fence, sent_at, CLAIM
                 if fence:
                     # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
+                    # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
             call = self._call(spec, token, holder, channel, how)
@@ -158,6 +168,7 @@ class Flows(Generic[L]):
             ask_done=how.get("ask_done", False),
             frees=how.get("frees", ("", "")),
             replaces=how.get("replaces", False),
+            once=how.get("once"),
         )
 
     @staticmethod
@@ -186,11 +197,11 @@ class Flows(Generic[L]):
             lease.check()
         lease.renewed(sent_at)
         keeper.reschedule(lease.token)
+        if lost.stops:
+            lease.request_stop()
 
-    def release(
-        self, lease: L, *, keep: float = 0.0, done: tuple[Holder, float] | None = None
-    ) -> Flow[bool]:
-        """``keep`` leaves the slot taken for so long, without a holder; ``done`` as in the verb."""
+    def release(self, lease: L, *, keep: float = 0.0, marks: Sequence[Mark] = ()) -> Flow[bool]:
+        """``keep`` leaves the slot taken for so long, without a holder; ``marks``: see the verb."""
         if lease.is_foreign() or lease.state is State.RELEASED:
             return False
         if lease.entries > 1:
@@ -204,10 +215,13 @@ class Flows(Generic[L]):
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
-                lease.name, lease.token, keep=keep, done=done, budget=budget_of(lease.ttl)
+                lease.name, lease.token, keep=keep, marks=marks, budget=budget_of(lease.ttl)
             )
         except BaseException:
-            keeper.give_back(lease.name, lease.token, self._store, self.verbs, until, keep=keep)
+            until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
+            keeper.give_back(
+                lease.name, lease.token, self._store, self.verbs, until, keep=keep, marks=marks
+            )
             raise
         events.emit(
             "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
@@ -224,6 +238,17 @@ class Flows(Generic[L]):
             raise LeaseLost(
                 lease.name, "it ended before the block did; another may have run beside it"
             )
+
+    def walk(self) -> Flow[list[LockInfo]]:
+        """Every lock that is held or waited for, page by page, each once."""
+        found: dict[str, LockInfo] = {}
+        cursor, at_end = "", False
+        while not at_end:
+            page = yield self.verbs.page(cursor)
+            for info in page.locks:
+                found.setdefault(info.name, info)
+            cursor, at_end = page.cursor, not page.cursor
+        return list(found.values())
 
     def reenter(self, name: str, context: Hashable) -> L | None:
         """The lease that this context holds already, counted once more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -26,7 +26,7 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.lease import BaseLease
 from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
-from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Renewal, Verbs, budget_of
+from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Mark, Renewal, Verbs, budget_of
 
 logger = logging.getLogger("celery_locks")
 
@@ -78,6 +78,7 @@ class Debt:
     until: float
     doubtful: bool = False
     kept_until: float = 0.0
+    marks: Sequence[Mark] = ()
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
@@ -141,12 +142,13 @@ class Keeper:
         until: float,
         doubtful: bool = False,
         keep: float = 0.0,
+        marks: Sequence[Mark] = (),
     ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``.
 
         ``keep`` as in the verb: the slot stays taken for so long from now.
         """
-        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep)
+        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep, marks)
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
@@ -280,6 +282,8 @@ class Keeper:
                 charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
             else:
                 charge.lease.renewed(sent_at, renewal.ttl)
+                if renewal.token in lost.stops:
+                    charge.lease.request_stop()
                 charge.plan(again=renewal.ttl != charge.lease.ttl)
 
     def _failed(self, charge: Charge, error: Exception) -> None:
@@ -317,7 +321,10 @@ class Keeper:
     def _paid(self, debt: Debt, budget: float) -> bool:
         try:
             keep = max(0.0, debt.kept_until - now())
-            debt.store.perform(debt.verbs.release(debt.name, debt.token, keep=keep, budget=budget))
+            call = debt.verbs.release(
+                debt.name, debt.token, keep=keep, marks=debt.marks, budget=budget
+            )
+            debt.store.perform(call)
         except Exception as error:
             if not isinstance(error, LockUnavailable):
                 logger.exception("giving lock %r back failed in an unforeseen way", debt.name)

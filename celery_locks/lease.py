@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost
+from celery_locks.errors import LeaseLost, StopRequested
 from celery_locks.model import LockSpec
 from celery_locks.native import native_rlock
 
@@ -34,6 +34,7 @@ class State(StrEnum):
 
 
 OnLost = Callable[["BaseLease", LeaseLost], object]
+OnStop = Callable[["BaseLease", StopRequested], object]
 
 
 def trusted_until(sent_at: float, ttl: float) -> float:
@@ -70,6 +71,8 @@ class BaseLease:
         self._end: State | None = None
         self._reason = ""
         self._on_lost = on_lost
+        self.on_stop: OnStop | None = None
+        self.stop_requested = False
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
 
@@ -107,7 +110,15 @@ class BaseLease:
         return State.SUSPENDED if self._suspended else State.HELD
 
     def check(self) -> None:
-        """Return if the lock is ours at this moment, else raise ``LeaseLost``. No I/O."""
+        """Return if the lock is ours at this moment, else raise ``LeaseLost``. No I/O.
+
+        Raises ``StopRequested`` if it is ours and we are asked to stop.
+        """
+        self._check_held()
+        if self.stop_requested:
+            raise StopRequested(self.name)
+
+    def _check_held(self) -> None:
         if self._end is None and now() >= self._deadline:
             self.lose("it was not renewed in time")
         if self._end is State.LOST:
@@ -116,8 +127,8 @@ class BaseLease:
             raise LeaseLost(self.name, "it was released")
 
     def check_renewable(self) -> None:
-        """As ``check``: a lease that was lost without anybody's asking stays lost."""
-        self.check()
+        """A lease that was lost without anybody's asking stays lost."""
+        self._check_held()
 
     def is_foreign(self) -> bool:
         """True in a forked child: the lease is still the parent's, which renews and releases it."""
@@ -173,6 +184,19 @@ class BaseLease:
             except Exception:
                 logger.exception("on_lost of lock %r failed", self.name)
         events.emit("lost", self.name, self.token, self.fence, why=reason)
+
+    def request_stop(self) -> None:
+        """Said with every renewal from then on; heard once."""
+        if self.stop_requested or self._end:
+            return
+        self.stop_requested = True
+        logger.info("the holder of lock %r is asked to stop", self.name)
+        if self.on_stop:
+            try:
+                self.on_stop(self, StopRequested(self.name))
+            except Exception:
+                logger.exception("on_stop of lock %r failed", self.name)
+        events.emit("stop", self.name, self.token, self.fence)
 
     def finish_release(self) -> bool:
         """Mark it released; False if it had ended before."""

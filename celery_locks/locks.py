@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from celery_locks import settings
+from celery_locks.clock import now
 from celery_locks.errors import LockConflict
 from celery_locks.flows import Flows
-from celery_locks.lease import Lease, OnLost
+from celery_locks.hints import Hints
+from celery_locks.lease import Lease, OnLost, OnStop
 from celery_locks.model import (
     DEFAULT_TTL,
+    ActiveRun,
     Conflict,
     Holder,
     LockInfo,
@@ -20,11 +23,12 @@ from celery_locks.model import (
     check_name,
     this_process,
 )
-from celery_locks.store.base import Call, Store, drive
+from celery_locks.store.base import Call, Flow, Store, drive
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.verbs import DEFAULT_PREFIX, Done, Verbs
 
 CLUSTER_SHARDS = 16
+T = TypeVar("T")
 
 
 class Layout(TypedDict, total=False):
@@ -44,6 +48,7 @@ class Asked(TypedDict, total=False):
     at_least: float
     reentrant: bool
     on_lost: OnLost | None
+    on_stop: OnStop | None
     holder: Holder | None
 
 
@@ -53,6 +58,11 @@ def layout_of(store: Any, options: Layout) -> tuple[Verbs, float]:
     ttl = options.get("ttl", DEFAULT_TTL)
     LockSpec("ttl", ttl)
     return Verbs(options.get("prefix", DEFAULT_PREFIX), shards), ttl
+
+
+def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
+    runs = [ActiveRun(info.name, holder) for info in infos for holder in info.holders]
+    return [run for run in runs if run.is_on(worker)]
 
 
 def spec_of(name: str, default_ttl: float, asked: Asked) -> LockSpec:
@@ -81,6 +91,7 @@ class Locks:
         self._store: Store = store
         self.verbs, self.ttl = layout_of(store, layout)
         self._flows = Flows(Lease, store.twin(), self.verbs, store.unlisten)
+        self._hints = Hints()
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -127,6 +138,7 @@ class Locks:
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease):
             answer.face = self
+            answer.on_stop = asked.get("on_stop")
             if reentrant:
                 self._flows.remember(answer, context)
         return answer
@@ -177,9 +189,46 @@ class Locks:
         info = self.info(name)
         return info.holders if info else ()
 
-    def is_locked(self, name: str) -> bool:
-        """Whether anybody holds it now; with a limit, whether at least one does."""
-        return bool(self.holders(name))
+    def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
+        """Whether anybody holds it now; with a limit, whether at least one does.
+
+        With ``max_age`` the answer may be so many seconds old, and then costs nothing: a hint for
+        hot paths, from a cache of this object that nothing refreshes but its age.
+        """
+        hint = self._hints.recall(name, max_age) if max_age else None
+        if hint is not None:
+            return hint
+        asked_at = now()
+        return self._hints.note(name, asked_at, bool(self.holders(name)))
+
+    def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
+        """Ask the holders of a lock, or the one with ``token``, to stop; returns those asked.
+
+        Each hears it with its next renewal, within a third of its ttl, as ``StopRequested``: from
+        ``lease.check()``, through ``on_stop``, or raised in a task that says ``on_stop="raise"``.
+        It keeps the lock until it ends; ``admin.force_release`` takes it away.
+        """
+        check_name(name)
+        asked: tuple[Holder, ...] = self.perform(self.verbs.stop(name, token or ""))
+        return asked
+
+    def active(self, worker: str | None = None) -> list[ActiveRun]:
+        """What runs under a lock now; only on this worker or host if one is named."""
+        return runs_in(self.follow(self._flows.walk()), worker)
+
+    def follow(self, flow: Flow[T]) -> T:
+        """Run a flow to its end; for the layers above, such as ``recipes``."""
+        return drive(flow, self._store.perform)
+
+    @property
+    def flows(self) -> Flows[Lease]:
+        """Acquiring and releasing in parts, for flows that do more than that."""
+        return self._flows
+
+    def adopt(self, lease: Lease) -> Lease:
+        """A lease that a flow acquired becomes this face's, to renew and release."""
+        lease.face = self
+        return lease
 
     def perform(self, call: Call) -> Any:
         """Send one call of ``self.verbs``; for the layers above, such as ``admin``."""

@@ -41,8 +41,8 @@ class LockSpec:
                 f"limit of lock {self.name!r} is {self.limit!r}; it must be a whole number from 1"
             )
         if self.wait is not None:
-            _check_seconds("wait", self.wait)
-        _check_seconds("at_least", self.at_least)
+            check_seconds("wait", self.wait)
+        check_seconds("at_least", self.at_least)
 
 
 def check_name(name: object) -> None:
@@ -68,7 +68,7 @@ def check_ttl(ttl: object) -> None:
         )
 
 
-def _check_seconds(option: str, value: object) -> None:
+def check_seconds(option: str, value: object) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
@@ -216,6 +216,18 @@ class Act:
             "why": self.why,
             "holders": [holder.as_dict() for holder in self.holders],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRun:
+    """A lock and one of its holders: something that runs now, and where."""
+
+    name: str
+    holder: Holder
+
+    def is_on(self, worker: str | None) -> bool:
+        """On this worker (its node name) or, for plain processes, on this host; None: anywhere."""
+        return worker is None or worker in (self.holder.worker, self.holder.host)
 
 
 @dataclass(frozen=True, slots=True)

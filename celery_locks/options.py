@@ -12,13 +12,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
-from celery_locks.model import DEFAULT_TTL, LockSpec
+from celery_locks.model import DEFAULT_TTL, LockSpec, check_seconds
+from celery_locks.once import Reuse
 
 OnConflict = Literal["skip", "raise", "requeue", "wait"]
 OnPublish = Literal["return_existing", "raise", "replace", "allow"]
 OnRetry = Literal["release", "keep"]
 OnLost = Literal["raise", "warn"]
 OnUnavailable = Literal["requeue", "run", "fail"]
+OnStop = Literal["check", "raise"]
 Scope = Literal["running", "queued", "queued+running"]
 Key = str | Callable[..., str]
 
@@ -26,6 +28,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "on_retry": get_args(OnRetry),
     "on_lost": get_args(OnLost),
     "on_unavailable": get_args(OnUnavailable),
+    "on_stop": get_args(OnStop),
+    "reuse": get_args(Reuse),
     "scope": get_args(Scope),
 }
 
@@ -48,6 +52,9 @@ class LockOptions:
     pending_ttl: float = 3600.0
     debounce: float = 0.0
     on_publish: OnPublish = "return_existing"
+    on_stop: OnStop = "check"
+    once: float = 0.0
+    reuse: Reuse = "failed_only"
 
     def spec(self, name: str) -> LockSpec:
         """Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait."""
@@ -77,6 +84,7 @@ def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         LockSpec("checked", **numbers)
         LockSpec("checked", said.get("pending_ttl", 3600.0), wait=said.get("debounce", 0.0))
+        check_seconds("once", said.get("once", 0.0))
     except LockUsageError as error:
         raise LockUsageError(f"{where}: {error}") from None
     return words
@@ -115,6 +123,10 @@ def combined(*said: Mapping[str, Any]) -> LockOptions:
         words |= more
     if words.get("debounce") and "scope" not in words:
         words["scope"] = "queued"
+    if words.get("once") and words.get("limit", 1) > 1:
+        raise LockUsageError(
+            f"once with limit {words['limit']}: so many could do the work before it is done once"
+        )
     return LockOptions(**words)
 
 

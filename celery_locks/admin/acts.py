@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import heapq
 import socket
+import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -13,21 +14,66 @@ from celery_locks.model import Act, Holder, check_name
 from celery_locks.store.verbs import PAGE
 
 _LONGEST = 500
+_LOOK = 0.2
 
 
 def force_release(
-    locks: Locks, name: str, token: str | None = None, *, reason: str = "", by: str = ""
+    locks: Locks,
+    name: str,
+    token: str | None = None,
+    *,
+    reason: str = "",
+    by: str = "",
+    grace: float = 0.0,
 ) -> tuple[Holder, ...]:
     """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
     The next in line gets it. The old holder learns at its next renewal that its lease is lost, and
     its fence is lower than any that comes after. Who did it and why is in ``history``.
+
+    With ``grace`` the holders are asked to stop first, and have so many seconds to give it back by
+    themselves; it is then taken from those who did not, and from nobody who came after them.
     """
     check_name(name)
-    by = (by or this_operator())[:_LONGEST]
-    call = locks.verbs.force_release(name, token or "", by, reason[:_LONGEST])
-    taken: tuple[Holder, ...] = locks.perform(call)
+    words = _signed(by, reason)
+    if grace <= 0:
+        return _taken(locks, name, token or "", words)
+    asked = stop(locks, name, token, reason=reason, by=by)
+    left = _left_after(locks, name, asked, grace)
+    return tuple(one for had in left for one in _taken(locks, name, had.token, words))
+
+
+def _taken(locks: Locks, name: str, token: str, words: tuple[str, str]) -> tuple[Holder, ...]:
+    taken: tuple[Holder, ...] = locks.perform(locks.verbs.force_release(name, token, *words))
     return taken
+
+
+def _left_after(locks: Locks, name: str, asked: tuple[Holder, ...], grace: float) -> list[Holder]:
+    """Those of the holders who still have it when the grace is over."""
+    ends = time.monotonic() + grace
+    tokens = {holder.token for holder in asked}
+    while True:
+        left = [holder for holder in locks.holders(name) if holder.token in tokens]
+        if not left or time.monotonic() >= ends:
+            return left
+        time.sleep(min(_LOOK, max(0.0, ends - time.monotonic())))
+
+
+def stop(
+    locks: Locks, name: str, token: str | None = None, *, reason: str = "", by: str = ""
+) -> tuple[Holder, ...]:
+    """Ask the holders, or the one with ``token``, to stop; see ``Locks.stop``. Returns those asked.
+
+    They keep the lock until they end.
+    """
+    check_name(name)
+    call = locks.verbs.stop(name, token or "", *_signed(by, reason))
+    asked: tuple[Holder, ...] = locks.perform(call)
+    return asked
+
+
+def _signed(by: str, reason: str) -> tuple[str, str]:
+    return (by or this_operator())[:_LONGEST], reason[:_LONGEST]
 
 
 def history(locks: Locks, name: str | None = None, *, limit: int = 100) -> list[Act]:

@@ -155,7 +155,10 @@ def told(act: Act) -> str:
     """An act in a sentence."""
     whom = ", ".join(str(holder) for holder in act.holders[:_SHOWN]) or "nobody"
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
-    return f"{moment(act.at)}: {act.by or 'somebody'} took lock {act.name!r} from {whom}.{because}"
+    who = act.by or "somebody"
+    if act.act == "stop":
+        return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
+    return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"
 
 
 def moment(at: float) -> str:

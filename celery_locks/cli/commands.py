@@ -115,6 +115,12 @@ def why(desk: Desk, subject: str, as_json: bool) -> None:
 @click.option("--reason", default="", help="Why, for the record.")
 @by_option
 @click.option("--exact", is_flag=True, help="NAME is no glob, whatever is in it.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Ask its holder to stop first, and give it so many seconds.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before freeing several.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be freed.")
 @json_option
@@ -126,6 +132,7 @@ def release(
     reason: str,
     by: str,
     exact: bool,
+    grace: float,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -142,11 +149,14 @@ def release(
     if not dry_run:
         if not is_one and len(found) > 1 and not yes:
             _ask_first(found, as_json)
-        freed = [_freed(desk, lock, is_one, if_token, reason, by) for lock in found]
+        freed = [
+            _freed(desk, lock, is_one, if_token, reason=reason, by=by, grace=grace)
+            for lock in found
+        ]
         found = [(lock, holders) for lock, holders in freed if holders]
     _tell_freed(found, dry_run, as_json)
     if not found:
-        end(FOUND_NOTHING, "Its holder gave it back first." if is_one else "All came free first.")
+        end(0 if grace else FOUND_NOTHING, "It was given back before it had to be taken.")
 
 
 Found = tuple[str, tuple[Holder, ...]]
@@ -183,12 +193,11 @@ def _ask_first(found: list[Found], as_json: bool) -> None:
         end(FOUND_NOTHING, "Nothing was freed.")
 
 
-def _freed(desk: Desk, lock: Found, is_one: bool, token: str | None, reason: str, by: str) -> Found:
+def _freed(desk: Desk, lock: Found, is_one: bool, token: str | None, **how: Any) -> Found:
     name, holders = lock
-    said = {"reason": reason, "by": by}
     if is_one:
-        return name, admin.force_release(desk.locks, name, token, **said)
-    taken = [admin.force_release(desk.locks, name, holder.token, **said) for holder in holders]
+        return name, admin.force_release(desk.locks, name, token, **how)
+    taken = [admin.force_release(desk.locks, name, holder.token, **how) for holder in holders]
     return name, tuple(holder for some in taken for holder in some)
 
 
@@ -201,6 +210,25 @@ def _tell_freed(found: list[Found], dry_run: bool, as_json: bool) -> None:
     for name, holders in found:
         for holder in holders:
             say(f"{word} lock {name!r}, held by {holder}.")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--if-token", help="Only the holder with this token (see info).")
+@click.option("--reason", default="", help="Why, for the record.")
+@by_option
+@json_option
+@pass_desk
+def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_json: bool) -> None:
+    """Ask a lock's holder to stop; it keeps the lock until it ends, and may take no notice."""
+    asked = admin.stop(desk.locks, name, if_token, reason=reason, by=by)
+    if as_json:
+        say_json({"asked": [holder.as_dict() for holder in asked]})
+    else:
+        for holder in asked:
+            say(f"Asked {holder} to stop; it hears it within {holder.ttl / 3:.0f} s.")
+    if not asked:
+        end(FOUND_NOTHING, f"Nobody holds a lock {name!r}.")
 
 
 @click.command()
@@ -299,5 +327,5 @@ def check(desk: Desk, as_json: bool) -> None:
 
 COMMANDS = {
     command.name or "": command
-    for command in (list_, info, why, release, stale, sweep, top_, history, check)
+    for command in (list_, info, why, release, stop, stale, sweep, top_, history, check)
 }

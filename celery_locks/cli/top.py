@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -16,7 +17,6 @@ from celery_locks import admin
 from celery_locks.cli.render import HEADS, plain, rows, table
 from celery_locks.locks import Locks
 from celery_locks.model import LockInfo
-
 
 Show = Callable[[Any, float, int | None], None]
 
@@ -41,17 +41,19 @@ def _age(lock: LockInfo) -> float:
 def run(
     see: Callable[[int], tuple[int, list[LockInfo]]], every: float, times: int | None, as_json: bool
 ) -> None:
-    is_screen = click.get_text_stream("stdout").isatty() and not as_json
+    is_screen = sys.stdout.isatty() and not as_json
     height = max(5, shutil.get_terminal_size().lines - 4) if is_screen else 50
-    show: Show
-    if as_json:
-        show = _json
-    else:
-        show = _screen() if is_screen else _lines
+    show = _shown(is_screen, as_json)
     try:
         show(lambda: see(height), every, times)
     except KeyboardInterrupt:
         pass  # how one leaves it
+
+
+def _shown(is_screen: bool, as_json: bool) -> Show:
+    if as_json:
+        return _json
+    return _screen() if is_screen else _lines
 
 
 def _turns(every: float, times: int | None) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec
 from celery_locks.settings import Settings
 from celery_locks.store.base import Store, drive
-from celery_locks.store.verbs import Done
+from celery_locks.store.verbs import Done, Mark
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -43,10 +43,8 @@ class AppLocks(Locks):
             answer.face = self
         return answer
 
-    def release_for_task(
-        self, lease: Lease, *, keep: float, done: tuple[Holder, float] | None
-    ) -> bool:
-        return drive(self._flows.release(lease, keep=keep, done=done), self._store.perform)
+    def release_for_task(self, lease: Lease, *, keep: float, marks: Sequence[Mark] = ()) -> bool:
+        return drive(self._flows.release(lease, keep=keep, marks=marks), self._store.perform)
 
 
 def locks_of(app: Any) -> AppLocks:

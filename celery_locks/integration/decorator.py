@@ -24,6 +24,7 @@ from celery_locks.integration.execution import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.publishing import free_revoked
 from celery_locks.integration.task import MARK, LockedTask
+from celery_locks.once import Reuse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +47,9 @@ def single_instance(
     enabled: bool = ...,
     pending_ttl: float = ...,
     debounce: float = ...,
+    on_stop: lock_options.OnStop = ...,
+    once: float = ...,
+    reuse: Reuse = ...,
 ) -> Callable[[F], F]: ...
 def single_instance(target: Any = None, /, **said: Any) -> Any:
     """One run at a time for each key; without a key, for each set of arguments."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -23,18 +23,28 @@ from celery.states import READY_STATES, RETRY
 from celery_locks import events, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockConflict, LockError, LockUnavailable
+from celery_locks.errors import (
+    AlreadyDone,
+    LeaseLost,
+    LockConflict,
+    LockError,
+    LockUnavailable,
+    StopRequested,
+)
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere, StopHere
 from celery_locks.integration.naming import lock_name
+from celery_locks.integration.once import once_of
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
+from celery_locks.once import Once
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done
+from celery_locks.store.verbs import Done, Mark
+from celery_locks.store.verbs import ended as job_ended
 
 logger = logging.getLogger("celery_locks")
 
@@ -85,6 +95,7 @@ class Execution:
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         self.lease: Lease | None = None
         self.token = ""
+        self.once: Once | None = None
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -98,6 +109,7 @@ class Execution:
             return self._call(call, under=holding)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
+        self.once = once_of(self.task, self.options, name)
         try:
             answer = self._acquire(name)
             if isinstance(answer, Lease):
@@ -109,9 +121,10 @@ class Execution:
             self._abandon(name)
             raise
         if isinstance(answer, Done):
-            return self._already_done(name)
+            return self._repeat(name, answer.mark) if answer.mark else self._already_done(name)
         if isinstance(answer, Conflict):
             return self._conflict(answer)
+        answer.on_stop = self._interrupter.stop
         self._forget_conflicts()
         return self._run_locked(call)
 
@@ -141,6 +154,7 @@ class Execution:
             kept_elsewhere=kept_elsewhere,
             ask_done=self._may_be_a_copy() or "queued" in self.note,
             frees=self._queued() if self.options.scope == "queued" else ("", ""),
+            once=self.once.question if self.once else None,
         )
 
     def _queued(self) -> tuple[str, str]:
@@ -168,10 +182,17 @@ class Execution:
 
     def _run_locked(self, call: Callable[..., Any]) -> Any:
         assert self.lease is not None
-        keep, ended = 0.0, True
+        keep, ended, token = 0.0, True, self.lease.token
+        marks = self.once.not_ended() if self.once else []
         try:
-            raises = self.options.on_lost == "raise"
-            return self._call(call, armed=self._interrupter.armed(self.lease, raises=raises))
+            on_lost, on_stop = self.options.on_lost, self.options.on_stop
+            armed = self._interrupter.armed(
+                self.lease, raises=on_lost == "raise", stops=on_stop == "raise"
+            )
+            result = self._call(call, armed=armed)
+            if self.once:
+                marks = [self.once.done(token, result)]
+            return result
         except Retry as retry:
             keep = self._kept_over(retry)
             raise
@@ -180,14 +201,20 @@ class Execution:
             raise
         except LostHere as error:
             raise LeaseLost(error.name, error.reason) from None
-        except Exception:
+        except StopHere as error:
+            raise StopRequested(error.name) from None
+        except Ignore:
+            raise
+        except Exception as error:
+            if self.once:
+                marks = self.once.failed(token, error)
             raise
         except BaseException:
             # Terminated or exiting: the message may come again, and must then run.
             ended = False
             raise
         finally:
-            self.release(keep, ended)
+            self.release(keep, ended, marks)
 
     def _call(
         self,
@@ -213,17 +240,16 @@ class Execution:
             when = (when - moment).total_seconds()
         return max(0.0, float(when)) + self.options.ttl
 
-    def release(self, keep: float = 0.0, ended: bool = True) -> None:
+    def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
         lease, self.lease = self.lease, None
         if lease is None:
             return
-        done = None
         can_come_again = self.task.acks_late or self._may_be_a_copy()
         if ended and self.request.id and can_come_again and not self.within:
-            done = (self.holder, self.locks.settings.done_ttl)
+            marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
         try:
-            self.locks.release_for_task(lease, keep=keep, done=done)
+            self.locks.release_for_task(lease, keep=keep, marks=marks)
         except LockUnavailable as error:
             logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
 
@@ -319,6 +345,18 @@ class Execution:
             return self._call(call)
         self._leave_queue()
         raise error
+
+    def _repeat(self, name: str, mark: str) -> Any:
+        """The work of this lock is done (``once``): its result, or word that there is none."""
+        assert self.once is not None
+        repeat = self.once.repeat(mark)
+        logger.info("task %s[%s]: %s (%s)", self.task.name, self.request.id, repeat.reason, name)
+        events.emit("already_done", name, task=self.task.name)
+        self._send_event("task-skipped", lock=name, reason=repeat.reason)
+        self._leave_queue()
+        if not repeat.has_result and self._situation().has_followers:
+            raise AlreadyDone(name, repeat.reason)  # the next link would be run on that value
+        return repeat.value
 
     def _already_done(self, name: str) -> None:
         """A copy of this message has run to its end: this one has nothing to do."""

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockUnavailable
+from celery_locks.errors import LeaseLost, LockUnavailable, StopRequested
 from celery_locks.lease import BaseLease, Lease, State
 from celery_locks.native import native_lock
 
@@ -68,11 +68,15 @@ class KeptElsewhere(Lease):
                 self.lose(f"it could not be renewed in time: {error}")
 
 
+Word = LeaseLost | StopRequested
+
+
 class Interrupter:
-    """Armed while a task runs; ``lost`` is the lease's callback and may come from any thread."""
+    """Armed while a task runs; ``lost`` and ``stop`` are the lease's callbacks, from any thread."""
 
     def __init__(self) -> None:
-        self._deliver: Callable[[LeaseLost], None] | None = None
+        self._deliver: Callable[[Any], None] | None = None
+        self._raises = self._stops = False
         self._arm: Any = _nothing
         self._lock = native_lock()
         self._home = threading.get_ident()
@@ -81,7 +85,15 @@ class Interrupter:
         if threading.get_ident() == self._home:
             return  # found by the task's own check(), which raises
         with self._lock:
-            if self._deliver:
+            if self._deliver and self._raises:
+                self._deliver(error)
+
+    def stop(self, lease: BaseLease, error: StopRequested) -> None:
+        """Found by the task's own renewal, it is left to check(), or to the signal's handler."""
+        if threading.get_ident() == self._home:
+            return
+        with self._lock:
+            if self._deliver and self._stops:
                 self._deliver(error)
 
     def prepare(self) -> None:
@@ -91,13 +103,17 @@ class Interrupter:
             _prepare()
 
     @contextmanager
-    def armed(self, lease: Lease, *, raises: bool) -> Iterator[None]:
-        """Without ``raises`` the lease is only marked, which one kept elsewhere needs help with."""
-        if not raises:
-            with _main_thread(lease, raises=False) if self._arm is _main_thread else nullcontext():
-                yield
-            return
-        with self._arm(lease) as self._deliver:
+    def armed(self, lease: Lease, *, raises: bool, stops: bool = False) -> Iterator[None]:
+        """Whether a loss, and a request to stop, are raised.
+
+        Otherwise the lease is only marked, which one kept elsewhere needs help with.
+        """
+        self._raises, self._stops = raises, stops
+        if self._arm is _main_thread:
+            way = _main_thread(lease, raises=raises, stops=stops)
+        else:
+            way = self._arm(lease) if raises or stops else nullcontext()
+        with way as self._deliver:
             try:
                 yield
             finally:
@@ -111,14 +127,14 @@ def _is_main_thread() -> bool:
 
 # Main thread: prefork children and solo.
 
-# With whether to raise in them; outermost first: a locked task may call another one directly.
-_running: dict[Lease, bool] = {}
+# With what to raise in them; outermost first: a locked task may call another one directly.
+_running: dict[Lease, set[str]] = {}
 _timer: _Timer | None = None
 
 
 @contextmanager
-def _main_thread(lease: Lease, *, raises: bool = True) -> Iterator[Callable[[LeaseLost], None]]:
-    _running[lease] = raises
+def _main_thread(lease: Lease, *, raises: bool, stops: bool) -> Iterator[Callable[[Word], None]]:
+    _running[lease] = {word for word, asked in (("lost", raises), ("stop", stops)) if asked}
     try:
         _arm()
         yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
@@ -151,7 +167,12 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
         if isinstance(lease, KeptElsewhere):
             lease.ask()
         # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
-        if lease.state is State.LOST and _running.pop(lease, False):
+        if lease.state is State.LOST and "lost" in _running.pop(lease, ()):
+            lease.check()
+        words = _running.get(lease, set())
+        if lease.stop_requested and "stop" in words:
+            words.discard("stop")
+            _arm()
             lease.check()
     pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
     _arm(after=min(pauses, default=0.0))
@@ -204,18 +225,31 @@ class LostHere(LeaseLost):
     """``LeaseLost`` as it is raised from outside; whoever armed turns it into a plain one."""
 
 
-def _without_arguments(error: LeaseLost) -> type[LostHere]:
+class StopHere(StopRequested):
+    """The same for ``StopRequested``."""
+
+
+def _without_arguments(error: Word) -> type[LostHere | StopHere]:
     """The interpreter takes a class and makes the instance itself."""
+    if isinstance(error, StopRequested):
+        name = error.name
+
+        class Stop(StopHere):
+            def __init__(self) -> None:
+                super().__init__(name)
+
+        return Stop
+    lost = error
 
     class Lost(LostHere):
         def __init__(self) -> None:
-            super().__init__(error.name, error.reason)
+            super().__init__(lost.name, lost.reason)
 
     return Lost
 
 
 @contextmanager
-def _thread_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
+def _thread_way(lease: Lease) -> Iterator[Callable[[Word], None]]:
     thread_id = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     try:
@@ -247,11 +281,11 @@ def _nothing(lease: Lease) -> Iterator[None]:
 
 
 @contextmanager
-def _greenlet_way(lease: Lease) -> Iterator[Callable[[LeaseLost], None]]:
+def _greenlet_way(lease: Lease) -> Iterator[Callable[[Word], None]]:
     gevent: Any = sys.modules["gevent"]
     hub, task, over = gevent.get_hub(), gevent.getcurrent(), False
 
-    def throw(error: LeaseLost) -> None:
+    def throw(error: Word) -> None:
         if not over:
             task.throw(error)
 

@@ -244,6 +244,7 @@ class Wards:
         if not ward.is_dead:
             spec = LockSpec(name, ward.ttl)
             lease = WardLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
+            lease.on_stop = lambda *_: self._tell(ward)
             keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
             if ward.token not in self._wards:  # it ended meanwhile, in the main thread
                 keeper.discard(ward.token)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -39,13 +38,35 @@ class Renewal(NamedTuple):
     ttl: float
 
 
-class Done(Enum):
-    """The answer to an acquire that asked: this attempt of the job has ended elsewhere."""
+class Done(NamedTuple):
+    """The answer to an acquire that asked.
 
-    DONE = "done"
+    This attempt of the job has ended elsewhere; or, with its mark, the lock's work is done.
+    """
+
+    mark: str = ""
 
 
-DONE = Done.DONE
+class Once(NamedTuple):
+    """The mark that says that a lock's work is done, and what it stands against."""
+
+    mark: str
+    reuse: str
+    ttl: float
+
+
+class Mark(NamedTuple):
+    """What to leave behind with the release, for how long; see ``marks.lua``."""
+
+    mark: str
+    value: str | int
+    ttl: float
+
+
+class Lost(set[str]):
+    """The tokens of a batch that are lost; ``stops`` are those whose holders are asked to stop."""
+
+    stops: frozenset[str] = frozenset()
 
 
 class Page(NamedTuple):
@@ -88,11 +109,13 @@ class Verbs:
         ask_done: bool = False,
         frees: tuple[str, str] = ("", ""),
         replaces: bool = False,
+        once: Once | None = None,
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``DONE``.
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with ``Done``.
 
         ``frees`` is the (name, token) of a lock to give back when this one is granted;
-        ``replaces`` takes the place of a holder that is a message nobody has begun.
+        ``replaces`` takes the place of a holder that is a message nobody has begun; with ``once``
+        it is granted only if the work is not done.
         """
         job = _job(holder)
         args = (
@@ -108,6 +131,7 @@ class Verbs:
             int(ask_done),
             *frees,
             int(replaces),
+            *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
         )
 
         def parse(reply: Any) -> int | Conflict | Done:
@@ -121,16 +145,14 @@ class Verbs:
         token: str,
         *,
         keep: float = 0,
-        done: tuple[Holder, float] | None = None,
+        marks: Sequence[Mark] = (),
         budget: float = CALL_LIMIT,
     ) -> Call:
-        """Answers True if the lock was ours until now.
-
-        ``done`` remembers for so many seconds that this attempt of the holder's job has ended.
-        """
-        mark = (_job(done[0]), done[0].attempt, _ms(done[1])) if done else ("-", 0, 0)
-        args = (name, token, _ms(keep), *mark)
-        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+        """Answers True if the lock was ours until now; leaves ``marks`` whether it was or not."""
+        args: list[Arg] = [name, token, _ms(keep)]
+        for mark, value, ttl in marks:
+            args += (mark, value, _ms(ttl))
+        return Call(scripts.RELEASE, self.root(name), tuple(args), bool, budget)
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
         """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
@@ -142,13 +164,16 @@ class Verbs:
         return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
     def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
-        """For leases of one shard; answers with the set of tokens that are lost."""
+        """For leases of one shard; answers with the ``Lost`` among their tokens."""
         args: list[Arg] = []
         for name, token, ttl in batch:
             args += (name, token, round(ttl * 1000))
 
-        def parse(reply: Any) -> set[str]:
-            return {batch[position].token for position in reply}
+        def parse(reply: Any) -> Lost:
+            lost = Lost(batch[position].token for position in reply if position >= 0)
+            if len(lost) < len(reply):
+                lost.stops = frozenset(batch[-1 - said].token for said in reply if said < 0)
+            return lost
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
@@ -179,6 +204,15 @@ class Verbs:
 
         return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
 
+    def stop(self, name: str, token: str = "", by: str = "", why: str = "") -> Call:
+        """Answers with the holders that were asked to stop; logged if it is said by whom."""
+
+        def parse(reply: Any) -> tuple[Holder, ...]:
+            return tuple(_holders(reply[1:]))
+
+        args = (name, token, by, why)
+        return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
+
     def info(self, name: str) -> Call:
         """Answers with the ``LockInfo``, or None when nobody holds it or waits for it."""
 
@@ -194,14 +228,23 @@ class Verbs:
 
         def parse(reply: Any) -> Page:
             locks = [_info(lock, reply[1]) for lock in reply[2:]]
-            return Page(locks, self._next(int(shard), reply[0].decode()))
+            return Page(locks, self.following(int(shard), reply[0].decode()))
 
         return Call(scripts.LIST, self.roots[int(shard)], (inner, size), parse, CALL_LIMIT)
 
-    def _next(self, shard: int, inner: str) -> str:
+    def following(self, shard: int, inner: str) -> str:
+        """The cursor after ``inner``, which may be in the next shard."""
         if inner != "0":
             return f"{shard}:{inner}"
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
+
+
+_NOT_ONCE: tuple[Arg, ...] = ("", "", 0)
+
+
+def ended(holder: Holder, ttl: float) -> Mark:
+    """That this attempt of the holder's job has ended, for copies of its message that come late."""
+    return Mark(f"d:{_job(holder)}", holder.attempt, ttl)
 
 
 def _job(holder: Holder) -> str:
@@ -219,7 +262,7 @@ def _ms(seconds: float) -> int:
 
 def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
-        return DONE
+        return Done(*(mark.decode() for mark in reply[1:]))
     if reply[0] == b"limit":
         raise LimitMismatch(
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "

@@ -20,8 +20,8 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 LAYERS = (
     {"errors", "model", "clock", "events", "native"},
     {"store"},
-    {"lease", "options", "policy", "keys", "settings"},
-    {"keeper", "flows", "locks", "aio"},
+    {"lease", "once", "options", "policy", "keys", "settings"},
+    {"keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django"},

@@ -18,9 +18,12 @@ from celery_locks.model import Conflict, Holder
 
 PARENTS = {
     "LockConflict": "LockError",
+    "AlreadyQueued": "LockConflict",
     "TaskLockAcquireError": "LockConflict",
     "AlreadyQueued": "LockConflict",
     "LeaseLost": "LockError",
+    "StopRequested": "LockError",
+    "AlreadyDone": "LockError",
     "LockUnavailable": "LockError",
     "ServerReadOnly": "LockUnavailable",
     "ServerOutOfMemory": "LockUnavailable",

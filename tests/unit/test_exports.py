@@ -3,6 +3,9 @@
 import celery_locks
 
 NAMES = {
+    "ActiveRun",
+    "AlreadyDone",
+    "AlreadyQueued",
     "AsyncLease",
     "AsyncLocks",
     "Conflict",
@@ -24,6 +27,7 @@ NAMES = {
     "ServerRefused",
     "ServerTooOld",
     "State",
+    "StopRequested",
     "TaskLockAcquireError",
     "AlreadyQueued",
     "current_lease",

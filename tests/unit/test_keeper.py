@@ -16,7 +16,7 @@ from celery_locks.keeper import Keeper
 from celery_locks.lease import Lease, State
 from celery_locks.model import LockSpec
 from celery_locks.store.base import Call
-from celery_locks.store.verbs import RENEW_BATCH, Verbs
+from celery_locks.store.verbs import RENEW_BATCH, Lost, Verbs
 from tests.support.waiting import wait_until
 
 
@@ -44,7 +44,7 @@ class Store:
         self.meanwhile()
         if self.trouble:
             raise self.trouble
-        return set(self.lost) if call.script.verb == "renew" else True
+        return Lost(self.lost) if call.script.verb == "renew" else True
 
     def unlisten(self, token: str) -> None: ...
     def close(self) -> None: ...

@@ -12,9 +12,10 @@ from celery_locks.store.resp import Arg, pack, pack_args
 class Script:
     """A verb's text and digest, and the commands that call it for one shard."""
 
-    def __init__(self, verb: str, *before: str) -> None:
+    def __init__(self, verb: str, *before: str, common: bool = True) -> None:
+        """``before``: texts put in front of it, after ``common.lua`` unless it needs none."""
         self.verb = verb
-        self._parts = ("common", *before, verb)
+        self._parts = (*(("common",) if common else ()), *before, verb)
         self._heads: dict[tuple[str, int], bytes] = {}
 
     @cached_property
@@ -55,12 +56,23 @@ class Command:
     by_text = by_sha
 
 
-ACQUIRE = Script("acquire")
-RELEASE = Script("release")
+ACQUIRE = Script("acquire", "marks")
+RELEASE = Script("release", "marks")
 RENEW = Script("renew")
-FORCE_RELEASE = Script("force_release")
+FORCE_RELEASE = Script("force_release", "log")
 LOCATE = Script("locate")
 INFO = Script("info", "describe")
 LIST = Script("list", "describe")
 HISTORY = Script("history")
 SERVER = Script("server")
+STOP = Script("stop", "log")
+DONE_PAGE = Script("done_page")
+RESET = Script("reset")
+CLAIM = Script("claim", common=False)
+DRAIN = Script("drain", common=False)
+PUSH = Script("push", "batches")
+TAKE_BATCH = Script("take_batch", "batches")
+END_BATCH = Script("end_batch", "batches")
+STOCK = Script("stock", common=False)
+TAKE = Script("take", common=False)
+GIVE_BACK = Script("give_back", common=False)

@@ -4,8 +4,12 @@
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
 --      11 name, 12 token of another lock to give back when this one is granted, or ''
 --      13 '1' to take the place of a holder that is a message nobody has begun (attempt 0)
+--      14 the mark (marks.lua) that says the lock's work is done, or ''
+--      15 'failed_only': work that failed may be done again; 'never': nor that, and 16 ms: the mark
+--      is then left with the grant already
 -- returns the fence (an integer): granted
 --         {'done'}: it has
+--         {'done', mark}: the work is done
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
@@ -30,6 +34,12 @@ local function forget_lapsed_names()
   end
 end
 
+local function mark_begun()
+  if ARGV[15] == 'never' then
+    leave_mark(ARGV[14], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[16])
+  end
+end
+
 local function take()
   local fence = grant(name, token, now + ttl, rest)
   if ARGV[12] ~= '' then
@@ -37,6 +47,7 @@ local function take()
     redis.call('HDEL', records, ARGV[12])
   end
   forget_lapsed_names()
+  mark_begun()
   return fence
 end
 
@@ -44,6 +55,7 @@ end
 local function again()
   redis.call('ZADD', index, 'GT', now + ttl, name)
   redis.call('ZADD', held, now + ttl, token)
+  mark_begun()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
 
@@ -125,6 +137,10 @@ end
 if ARGV[10] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and tonumber(ended) >= attempt then return {'done'} end
+end
+if ARGV[14] ~= '' then
+  local mark = redis.call('GET', root .. ARGV[14])
+  if mark and is_final(mark, ARGV[15], token, job, attempt) then return {'done', mark} end
 end
 local holders = holders_by_expiry()
 if #holders == 0 then return take() end

@@ -1,21 +1,27 @@
 -- renew: push many leases forward, each only if its token still holds; never makes one anew.
 -- ARGV name, token, ttl ms; name, token, ttl ms; ...
--- returns the positions (from 0) of the leases that are lost; an empty list is good news
+-- returns p for the lease at position p (from 0) that is lost, -1 - p for one whose holder is asked
+--         to stop (stop.lua); an empty list is good news
 --
 -- A lapsed lease that nobody took is revived by this. A key of a foreign type counts as lost.
 
 -- A write that needs no memory: after it the script may go on under OOM, where a first ZADD may not.
 redis.call('DEL', root .. 'none')
-local lost, marks = {}, {'ZADD', index, 'GT'}
+local news, marks = {}, {'ZADD', index, 'GT'}
+local stops = root .. 'stops'
+local any_stop = redis.call('EXISTS', stops) == 1
 for i = 1, #ARGV, 3 do
   local held, expiry = root .. 'h:' .. ARGV[i], now + ARGV[i + 2]
   local changed = redis.pcall('ZADD', held, 'XX', 'CH', expiry, ARGV[i + 1])
   if changed == 1 or changed == 0 and redis.call('ZSCORE', held, ARGV[i + 1]) then
     marks[#marks + 1] = expiry
     marks[#marks + 1] = ARGV[i]
+    if any_stop and redis.call('HEXISTS', stops, ARGV[i + 1]) == 1 then
+      news[#news + 1] = -1 - (i - 1) / 3
+    end
   else
-    lost[#lost + 1] = (i - 1) / 3
+    news[#news + 1] = (i - 1) / 3
   end
 end
 if #marks > 3 then redis.call(unpack(marks)) end
-return lost
+return news

@@ -1,0 +1,185 @@
+"""Buffer: users' messages pile up and are absorbed in batches, one pod at a time for each user.
+
+A batch is in flight while somebody works on it under the user's lock. It is deleted when the work
+succeeds and goes back in order when it fails. If the worker dies, its lock goes, and the next
+``push`` or ``absorb`` of the user brings the batch back first. Users do not block each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, cast
+
+from celery_locks.aio import AsyncLocks
+from celery_locks.errors import LeaseLost, LockUsageError
+from celery_locks.flows import new_token
+from celery_locks.lease import BaseLease
+from celery_locks.locks import Locks
+from celery_locks.model import Conflict, LockSpec, this_process
+from celery_locks.recipes.values import as_json, check_count, check_key
+from celery_locks.store.base import Flow
+from celery_locks.store.recipe_verbs import Place, RecipeVerbs
+
+Work = Callable[[list[Any]], Any]
+
+
+class Batch(NamedTuple):
+    """What somebody may work on: the lease and the messages."""
+
+    lease: BaseLease
+    messages: list[Any]
+
+
+class _BufferFlows:
+    """What both buffers do, as flows."""
+
+    def __init__(
+        self,
+        locks: Locks | AsyncLocks,
+        name: str,
+        *,
+        threshold: int = 10,
+        batch: int = 1000,
+        ttl: float = 30.0,
+        on_ready: Callable[[str], object] | None = None,
+    ) -> None:
+        """``on_ready(user)`` is called by the push that makes ``threshold`` messages wait, and by
+        each after it: ``absorb_task.delay`` of a task that is unique in the queue goes here.
+        A batch has ``batch`` messages at most.
+        """
+        self.name = check_key("a buffer's name", name)
+        self.threshold = check_count("threshold", threshold)
+        self.batch = check_count("batch", batch)
+        LockSpec("checked", ttl)
+        if on_ready is not None and not callable(on_ready):
+            raise LockUsageError(f"on_ready is {on_ready!r}; it must be a function of the user")
+        self._ttl = ttl
+        self._on_ready = on_ready
+        self._faces = locks
+        self._verbs = RecipeVerbs(locks.verbs)
+
+    def lock_name(self, user: str) -> str:
+        return f"{self.name}:{check_key('a user of a buffer', user)}"
+
+    def _place(self, user: str) -> Place:
+        return Place(self.lock_name(user), self.name, user)
+
+    def _push(self, user: str, message: Any) -> Flow[int]:
+        place, text = self._place(user), as_json("the message", message)
+        waiting: int = yield self._verbs.push(place, new_token(), text)
+        if self._on_ready and waiting >= self.threshold:
+            self._on_ready(user)
+        return waiting
+
+    def _take(self, user: str, wait: float | None) -> Flow[Batch | None]:
+        place = self._place(user)
+        flows: Any = self._faces.flows
+        spec = LockSpec(place.name, self._ttl, wait=wait)
+        lease = yield from flows.acquire(spec, this_process())
+        if isinstance(lease, Conflict):
+            return None
+        cast(Any, self._faces).adopt(lease)
+        try:
+            found = yield self._verbs.take_batch(place, lease.token, self.batch)
+        except BaseException:
+            yield from flows.release(lease)
+            raise
+        if found is None:
+            lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            lease.check()
+        return Batch(lease, [json.loads(message) for message in found])
+
+    def _end(self, user: str, batch: Batch, *, done: bool) -> Flow[None]:
+        flows: Any = self._faces.flows
+        try:
+            ours = True
+            if batch.messages:
+                ours = yield self._verbs.end_batch(self._place(user), batch.lease.token, done=done)
+        finally:
+            yield from flows.release(batch.lease)
+        if done and not ours:
+            raise LeaseLost(
+                batch.lease.name, "it ended before the work did; another may have had the batch too"
+            )
+
+    def _users(self) -> Flow[dict[str, int]]:
+        counts: dict[str, int] = {}
+        for call in self._verbs.buffered(self.name):
+            counts |= yield call
+        return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def _check_work(work: object) -> None:
+    if not callable(work):
+        raise LockUsageError(f"the work of absorb is {work!r}; it must take a list of messages")
+
+
+class Buffer(_BufferFlows):
+    """Users' messages, for code that blocks."""
+
+    def __init__(self, locks: Locks, name: str, **options: Any) -> None:
+        super().__init__(locks, name, **options)
+        self._locks = locks
+
+    def push(self, user: str, message: Any) -> int:
+        """Add a message (any JSON value); returns how many of this user wait now."""
+        return self._locks.follow(self._push(user, message))
+
+    def absorb(self, user: str, work: Work, *, wait: float | None = None) -> int | None:
+        """Do ``work(messages)`` with this user's batch; returns how many it absorbed.
+
+        None: another is at it (and was for ``wait`` seconds). 0: there was nothing. If the work
+        raises, the batch goes back in order and the error goes on. ``LeaseLost``: the work took so
+        long without a renewal that another may have had the batch too.
+        """
+        _check_work(work)
+        batch = self._locks.follow(self._take(user, wait))
+        if batch is None:
+            return None
+        try:
+            if batch.messages:
+                work(batch.messages)
+        except BaseException:
+            self._locks.follow(self._end(user, batch, done=False))
+            raise
+        self._locks.follow(self._end(user, batch, done=True))
+        return len(batch.messages)
+
+    def users(self) -> dict[str, int]:
+        """Who has messages, waiting or in flight, and how many; longest first, 1,000 a shard."""
+        return self._locks.follow(self._users())
+
+
+class AsyncBuffer(_BufferFlows):
+    """As ``Buffer``, awaited; ``work`` is a coroutine."""
+
+    def __init__(self, locks: AsyncLocks, name: str, **options: Any) -> None:
+        super().__init__(locks, name, **options)
+        self._locks = locks
+
+    async def push(self, user: str, message: Any) -> int:
+        return await self._locks.follow(self._push(user, message))
+
+    async def absorb(
+        self,
+        user: str,
+        work: Callable[[list[Any]], Awaitable[object]],
+        *,
+        wait: float | None = None,
+    ) -> int | None:
+        _check_work(work)
+        batch = await self._locks.follow(self._take(user, wait))
+        if batch is None:
+            return None
+        try:
+            if batch.messages:
+                await work(batch.messages)
+        except BaseException:
+            await self._locks.follow(self._end(user, batch, done=False))
+            raise
+        await self._locks.follow(self._end(user, batch, done=True))
+        return len(batch.messages)
+
+    async def users(self) -> dict[str, int]:
+        return await self._locks.follow(self._users())

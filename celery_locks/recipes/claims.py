@@ -1,0 +1,138 @@
+"""claim and claim_or_create: whoever comes first names it, everyone else gets its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, overload
+
+from celery_locks.aio import AsyncLocks
+from celery_locks.errors import LockUsageError
+from celery_locks.flows import new_token
+from celery_locks.locks import Locks
+from celery_locks.model import LockSpec
+from celery_locks.once import Once, Repeat, parted
+from celery_locks.recipes.once import JSON, begin, finish, give_up
+from celery_locks.recipes.values import as_json, check_key, check_lifetime
+from celery_locks.store.base import Flow
+from celery_locks.store.recipe_verbs import RecipeVerbs
+from celery_locks.store.verbs import Mark
+
+DAY = 86400.0
+WAIT = 10.0
+
+
+@overload
+def claim(locks: Locks, key: str, value: Any, ttl: float = DAY) -> tuple[bool, Any]: ...
+@overload
+def claim(
+    locks: AsyncLocks, key: str, value: Any, ttl: float = DAY
+) -> Awaitable[tuple[bool, Any]]: ...
+def claim(locks: Locks | AsyncLocks, key: str, value: Any, ttl: float = DAY) -> Any:
+    """Bind ``key`` to ``value`` if it is free: ``(True, value)``, or ``(False, the one it has)``.
+
+    One atomic step. A repeated question (its answer was lost) is still answered with True.
+    """
+    name = _name(key)
+    text = as_json(f"the value for {key!r}", value)
+    token = new_token()
+    mark = Mark(f"c:{key}", f"r{token} {text}", check_lifetime("ttl", ttl))
+
+    def flow() -> Flow[tuple[bool, Any]]:
+        there = yield RecipeVerbs(locks.verbs).claim(name, mark)
+        whose, _, bound = parted(there)
+        return whose == token, JSON.decode(bound)
+
+    return locks.follow(flow())
+
+
+@overload
+def claim_or_create(
+    locks: Locks, key: str, factory: Callable[[], Any], ttl: float = DAY, *, wait: float = WAIT
+) -> tuple[bool, Any]: ...
+@overload
+def claim_or_create(
+    locks: AsyncLocks,
+    key: str,
+    factory: Callable[[], Awaitable[Any] | Any],
+    ttl: float = DAY,
+    *,
+    wait: float = WAIT,
+) -> Awaitable[tuple[bool, Any]]: ...
+def claim_or_create(
+    locks: Locks | AsyncLocks,
+    key: str,
+    factory: Callable[[], Any],
+    ttl: float = DAY,
+    *,
+    wait: float = WAIT,
+) -> Any:
+    """Bind ``key`` to what ``factory()`` makes, once: ``(created, value)``.
+
+    A bound key takes no lock. Otherwise the lock is held around the creation only, the binding is
+    looked for again in the call that takes it, and is written in the call that gives it back. Who
+    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. A factory that raises, or
+    whose value has no JSON form, leaves no binding.
+    """
+    once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)
+    spec = LockSpec(_name(key), wait=wait)
+    if not callable(factory):
+        raise LockUsageError(f"the factory for {key!r} is {factory!r}; it must be a function")
+    if isinstance(locks, AsyncLocks):
+        return _create_awaited(locks, spec, once, factory)
+    return _create(locks, spec, once, factory)
+
+
+def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]) -> Any:
+    begun = locks.follow(_look_then_begin(locks, spec, once))
+    if isinstance(begun, Repeat):
+        return False, begun.result
+    try:
+        value = factory()
+        as_json("what the factory made", value)
+    except BaseException as error:
+        locks.follow(give_up(locks, begun, once, error))
+        raise
+    locks.follow(finish(locks, begun, once, value))
+    return True, value
+
+
+async def _create_awaited(
+    locks: AsyncLocks, spec: LockSpec, once: Once, factory: Callable[[], Any]
+) -> Any:
+    begun = await locks.follow(_look_then_begin(locks, spec, once))
+    if isinstance(begun, Repeat):
+        return False, begun.result
+    try:
+        value = factory()
+        if inspect.isawaitable(value):
+            value = await value
+        as_json("what the factory made", value)
+    except BaseException as error:
+        await locks.follow(give_up(locks, begun, once, error))
+        raise
+    await locks.follow(finish(locks, begun, once, value))
+    return True, value
+
+
+def _look_then_begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[Any]:
+    there = yield RecipeVerbs(locks.verbs).read(spec.name, once.mark)
+    if there:
+        return once.repeat(there)
+    return (yield from begin(locks, spec, once))
+
+
+def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
+    """Free the key; True if it was bound. With ``AsyncLocks``: await it."""
+    call = RecipeVerbs(locks.verbs).reset(_name(key), f"c:{key}")
+
+    def flow() -> Flow[bool]:
+        was_bound: bool = yield call
+        return was_bound
+
+    return locks.follow(flow())
+
+
+def _name(key: object) -> str:
+    """The lock around the creation; not the key itself, which its user may lock too."""
+    return "claim:" + check_key("claim", key)

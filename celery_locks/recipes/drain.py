@@ -1,0 +1,35 @@
+"""drain: messages off somebody's own Redis list, in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, overload
+
+from celery_locks.aio import AsyncLocks
+from celery_locks.flows import new_token
+from celery_locks.locks import Locks
+from celery_locks.recipes.values import check_count, check_key
+from celery_locks.store.base import Flow
+from celery_locks.store.recipe_verbs import RecipeVerbs
+
+
+@overload
+def drain(locks: Locks, list_key: str, count: int) -> list[bytes]: ...
+@overload
+def drain(locks: AsyncLocks, list_key: str, count: int) -> Awaitable[list[bytes]]: ...
+def drain(locks: Locks | AsyncLocks, list_key: str, count: int) -> Any:
+    """Up to ``count`` messages off the head of the list at this very key, in order, as bytes.
+
+    No two callers get the same message. If the answer is lost on its way, the same messages are
+    asked for again. They are the caller's from then on: if it dies, so do they; where that must not
+    be, use ``Buffer``.
+    """
+    call = RecipeVerbs(locks.verbs).drain(
+        check_key("drain", list_key), check_count("count of drain", count), new_token()
+    )
+
+    def flow() -> Flow[list[bytes]]:
+        messages: list[bytes] = yield call
+        return messages
+
+    return locks.follow(flow())
