@@ -105,17 +105,7 @@ def test_list_shows_what_is_held(rig: Rig, key: str) -> None:
     assert "one@" in line
     [lock] = locks(rig, "list", "--json", f"{key[:-1]}*", "--task", "wor*").json
     assert lock["holders"][0]["task_id"] == result.id
-    nothing = locks(rig, "list", "--json", "nothing*")
-    assert (nothing.code, nothing.json) == (0, [])
-    assert locks(rig, "list", "nothing*").out == "No locks.\n"
     assert [lock["name"] for lock in alone(rig.server.url, "list", key, "--json").json] == [key]
-
-
-def test_list_sorts_and_limits(rig: Rig, key: str) -> None:
-    for name in ("c", "a", "b"):
-        take(rig, f"{key}:{name}")
-    said = locks(rig, "list", f"{key}:*", "--sort", "name", "--limit", "2", "--json")
-    assert [lock["name"] for lock in said.json] == [f"{key}:a", f"{key}:b"]
 
 
 def test_info_says_that_the_holder_lives(rig: Rig, key: str) -> None:
@@ -182,7 +172,6 @@ def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
     assert (act["by"], act["why"]) == ("ann", "it hangs")
     assert act["holders"][0]["task_id"] == result.id
     assert "ann took lock" in locks(rig, "history", key).out
-    assert locks(rig, "history", "nothing").out == "Nothing was done by hand.\n"
 
 
 def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
@@ -194,43 +183,46 @@ def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
     def still_held() -> list[str]:
         return [name for name in names if rig.locks.is_locked(name)]
 
-    for answer in ("", "n\n", "\n"):
+    for answer in ("", "n\n"):
         said = locks(rig, "release", f"{key}:*", said=answer)
         assert said.code == 1
         assert "Free these 3 locks?" in said.out
         assert said.err.endswith("Nothing was freed.\n")
-    assert locks(rig, "release", f"{key}:*", "--json").code == 1
-    assert locks(rig, "release", f"{key}:*", "--exact").code == 1
-    assert locks(rig, "release", f"{key}:*", "--if-token", "t").code == 2
-    assert len(locks(rig, "release", f"{key}:*", "--dry-run", "--json").json["freed"]) == 3
     assert still_held() == names
-    assert locks(rig, "release", f"{key}:*", said="y\n").code == 0
-    assert still_held() == []
-    for name in names:
-        take(rig, name)
     said = locks(rig, "release", f"{key}:*", "--yes", "--json")
     assert {lock["name"] for lock in said.json["freed"]} == set(names)
-    assert locks(rig, "release", f"{key}:*").code == 1
+    assert still_held() == []
 
 
-def test_release_of_the_default_name_of_a_lock(rig: Rig, key: str) -> None:
-    """task[id]: brackets are no glob."""
-    take(rig, f"{key}[1]")
-    take(rig, f"{key}1")
-    assert locks(rig, "release", f"{key}[1]").code == 0
-    assert rig.locks.is_locked(f"{key}1")
+def test_stop_reaches_the_task(rig: Rig, key: str) -> None:
+    """It keeps the lock, hears of it with a renewal, and its `check()` raises."""
+    result = rig.task("work").apply_async((key, key), lock={"ttl": 3})
+    rig.wait_started(result)
+    said = locks(rig, "stop", key, "--reason", "deploy")
+    assert said.code == 0
+    assert f"Asked task work[{result.id}]" in said.out
+    assert rig.locks.is_locked(key)
+    _wait_renewed(rig, key, times=2)
+    rig.open(key)
+    with pytest.raises(Exception, match="asked to stop"):
+        result.get(timeout=PATIENCE)
+    assert "to stop and give back" in locks(rig, "history", key).out
+
+
+def _wait_renewed(rig: Rig, key: str, times: int) -> None:
+    for _ in range(times):
+        [before] = rig.locks.holders(key)
+        wait_until(
+            lambda before=before: rig.locks.holders(key)[0].expires_at > before.expires_at,
+            PATIENCE,
+            what="a renewal",
+        )
 
 
 def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
     """A newline, an escape sequence, quotes, a bidi override: shown as what they are."""
     take(rig, HOSTILE, task_id=HOSTILE, task=HOSTILE, worker=HOSTILE)
-    for command in (
-        ["list"],
-        ["info", HOSTILE],
-        ["why", HOSTILE],
-        ["stale"],
-        ["top", "--times", "1"],
-    ):
+    for command in (["list"], ["info", HOSTILE], ["stale"]):
         said = locks(rig, *command)
         assert said.code == 0, said
         assert r"in\nvoice \x1b[31m" in said.out
@@ -245,21 +237,11 @@ def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
     assert "in\nvoice" not in locks(rig, "history").out
 
 
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        (["info", ""], "not empty"),
-        (["why", "x" * 600], "512 is the most"),
-        (["list", "--state", "stuck"], "'held', 'waiting', 'queued'"),
-        (["stale", "--older-than", "soon"], "not a valid float"),
-        (["relase", "x"], "No such command"),
-        (["info"], "Missing argument"),
-    ],
-)
-def test_bad_input_is_answered_with_a_sentence(rig: Rig, command: list[str], sentence: str) -> None:
-    said = locks(rig, *command)
-    assert said.code == 2
-    assert sentence in said.err
+def test_bad_input_is_answered_with_a_sentence(rig: Rig) -> None:
+    said = locks(rig, "info", "")
+    assert (said.code, "not empty" in said.err) == (2, True)
+    said = locks(rig, "relase", "x")
+    assert (said.code, "No such command" in said.err) == (2, True)
 
 
 def test_bad_settings_are_answered_with_a_sentence(rig: Rig) -> None:
@@ -273,22 +255,9 @@ def test_bad_settings_are_answered_with_a_sentence(rig: Rig) -> None:
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["list"],
-        ["info", "a"],
-        ["why", "a"],
-        ["release", "a"],
-        ["stale"],
-        ["sweep"],
-        ["top", "--times", "1"],
-        ["history"],
-        ["check"],
-    ],
-)
-def test_a_server_that_is_down_ends_with_3(rig: Rig, command: list[str]) -> None:
-    said = locks(rig, *command, "--json", locks_url=NOWHERE)
+@pytest.mark.parametrize("command", ["list", "sweep", "check"])
+def test_a_server_that_is_down_ends_with_3(rig: Rig, command: str) -> None:
+    said = locks(rig, command, "--json", locks_url=NOWHERE)
     assert said.code == 3
     assert "gave no answer" in said.err
 
@@ -308,7 +277,7 @@ def test_a_broker_that_is_down_does_not_hide_the_locks(rig: Rig, key: str) -> No
 
 def test_stale_finds_what_no_worker_answers_for(rig: Rig, key: str) -> None:
     running(rig, key)
-    take(rig, f"{key}:left", worker="gone@nowhere", task_id="t")
+    take(rig, f"{key}:left", ttl=3600, worker="gone@nowhere", task_id="t")
     found = {one["name"]: one["verdict"] for one in locks(rig, "stale", "--json").json}
     assert found[f"{key}:left"] == "silent"
     assert key not in found
