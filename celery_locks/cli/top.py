@@ -31,7 +31,8 @@ def look(locks: Locks, limit: int, **filters: Any) -> tuple[int, list[LockInfo]]
             count += 1
             yield lock
 
-    return count, heapq.nlargest(limit, counted(), key=_age)
+    oldest = heapq.nlargest(limit, counted(), key=_age)
+    return count, oldest
 
 
 def _age(lock: LockInfo) -> float:
@@ -66,7 +67,7 @@ def _turns(every: float, times: int | None) -> Iterator[None]:
 
 
 def _head(count: int) -> str:
-    return f"{count} locks at {datetime.now():%H:%M:%S}, the longest held first"
+    return f"{count} lock{'' if count == 1 else 's'} at {datetime.now():%H:%M:%S}, the longest held first"
 
 
 def _json(see: Any, every: float, times: int | None) -> None:

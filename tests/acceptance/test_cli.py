@@ -9,7 +9,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -311,7 +310,7 @@ def test_top_without_a_screen(rig: Rig, key: str) -> None:
     take(rig, key)
     said = locks(rig, "top", key, "--times", "2", "--every", "0.1")
     assert said.code == 0
-    assert said.out.count("1 locks at") == 2
+    assert said.out.count("1 lock at") == 2
     lines = locks(rig, "top", key, "--times", "2", "--every", "0.1", "--json").out.splitlines()
     assert [json.loads(line)[0]["name"] for line in lines] == [key, key]
 
@@ -366,22 +365,23 @@ def test_remote_control(rig: Rig, key: str) -> None:
 
 
 def test_three_in_the_morning() -> None:
-    """The worker's machine dies: `why` says so, `sweep` frees it, the record shows it."""
-    with fresh_rig(locks_ttl=20) as rig:
+    """The worker's machine dies: `why` says so, `sweep` frees it, the record shows it.
+
+    An act is recorded only if the lock was held until then: it did not lapse by itself.
+    """
+    with fresh_rig(locks_ttl=40) as rig:
         with rig.worker("-n", "night@%h") as worker:
             result = rig.task("work").delay("invoice:42", "never")
             rig.wait_started(result)
             worker.kill()
-            died = time.monotonic()
             said = locks(rig, "why", "invoice:42")
             assert said.code == 0
             assert "does not answer" in said.out
             assert "comes free by itself in" in said.out
             early = locks(rig, "sweep", "--dry-run", "--json").json
             assert [one["name"] for one in early["freed"] + early["spared"]] == ["invoice:42"]
-            swept = locks(rig, "sweep", "--wait", "15", "--by", "ann", "--json").json
+            swept = locks(rig, "sweep", "--wait", "35", "--by", "ann", "--json").json
             assert [one["name"] for one in swept["freed"]] == ["invoice:42"]
-            assert time.monotonic() - died < 20, "it may have lapsed by itself"
             assert not rig.locks.is_locked("invoice:42")
             [act] = locks(rig, "history", "invoice:42", "--json").json
             assert act["by"] == "ann"
