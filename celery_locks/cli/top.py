@@ -67,7 +67,8 @@ def _turns(every: float, times: int | None) -> Iterator[None]:
 
 
 def _head(count: int) -> str:
-    return f"{count} lock{'' if count == 1 else 's'} at {datetime.now():%H:%M:%S}, the longest held first"
+    locks = "1 lock" if count == 1 else f"{count} locks"
+    return f"{locks} at {datetime.now():%H:%M:%S}, the longest held first"
 
 
 def _json(see: Any, every: float, times: int | None) -> None:

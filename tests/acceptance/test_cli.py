@@ -23,6 +23,7 @@ from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
+PATH = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
 HOSTILE = "in\nvoice \x1b[31m'\"$(id)` \u202e{0} <b>é</b>"
 
 
@@ -53,8 +54,7 @@ class Answer:
 
 
 def ran(command: list[str], conf: dict[str, Any] | None, said: str = "") -> Answer:
-    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
-    env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    env = {**os.environ, "PYTHONPATH": PATH, "COLUMNS": "200"}
     if conf:
         env[CONF_VARIABLE] = json.dumps(conf)
     done = subprocess.run(
@@ -322,7 +322,7 @@ def test_top_on_a_screen(rig: Rig, key: str) -> None:
     code = "from celery_locks.cli import main; main()"
     command = [sys.executable, "-c", code, "--url", rig.server.url]
     command += ["top", key, "--times", "2", "--every", "0.1"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "150"}
+    env = {**os.environ, "PYTHONPATH": PATH, "TERM": "xterm", "COLUMNS": "150"}
     top = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=env)
     os.close(inner)
     said = b""
