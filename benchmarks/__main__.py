@@ -9,7 +9,7 @@ import time
 from benchmarks.report import surroundings
 from celery_locks.testing.servers import EmbeddedServer
 
-NAMES = ("roundtrip", "renewal", "handover", "memory")
+NAMES = ("roundtrip", "renewal", "handover", "memory", "recipes")
 
 
 def main() -> None:

@@ -9,14 +9,18 @@ from typing import Any
 from celery_locks.errors import LockUsageError
 from celery_locks.model import check_name
 
-# Less than a microsecond past the most that a server can count.
+# Ten years: longer than anybody means, and well within what a server can count.
 _LONGEST = 10 * 365 * 86400.0
+
+
+# json.dumps would make such an encoder for each value.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def as_json(what: str, value: Any) -> str:
     """ASCII, so a lone surrogate is no trouble; NaN is no JSON and is refused."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise LockUsageError(f"{what} has no JSON form: {error}") from None
 

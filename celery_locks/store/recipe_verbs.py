@@ -18,8 +18,7 @@ from celery_locks.store.verbs import CALL_LIMIT, PAGE, Mark, Verbs
 # Longer than a call and its repetitions can take.
 _REMEMBERED_MS = 10_000
 _STOCK_CHUNK = 1000
-_HSCAN, _SCARD = Command("HSCAN"), Command("SCARD")
-_ZREVRANGE = Command("ZREVRANGE")
+_GET, _HSCAN, _SCARD = Command("GET"), Command("HSCAN"), Command("SCARD")
 
 
 class Place(NamedTuple):
@@ -107,11 +106,8 @@ class RecipeVerbs:
             pairs = zip(reply[::2], reply[1::2], strict=True)
             return {user.decode(): int(float(count)) for user, count in pairs}
 
-        args = (0, 999, "WITHSCORES")
-        return [
-            Call(_ZREVRANGE, f"{root}u:{buffer}", args, parse, CALL_LIMIT)
-            for root in self._verbs.roots
-        ]
+        roots = self._verbs.roots
+        return [Call(scripts.BUFFERED, root, (buffer,), parse, CALL_LIMIT) for root in roots]
 
     # Tickets.
 
@@ -152,9 +148,6 @@ class RecipeVerbs:
 
     def left(self, name: str) -> Call:
         return Call(_SCARD, f"{self.root(name)}s:{name}", (), int, CALL_LIMIT)
-
-
-_GET = Command("GET")
 
 
 def _text(reply: Any) -> str | None:

@@ -18,6 +18,11 @@ SENTENCES = {
     "beat": ["more came due meanwhile and were skipped", "No two runs were at work at once"],
     "ordering": ["two stand in line behind it", "Never two of ann's at once"],
     "semaphore": ["9 places found", "At most 3 were inside at once"],
+    "agent_runs": ["r1 again: skipped", "r1: stopped", "2 runs cleaned up after themselves, 0 are"],
+    "task_locks": ["task_lock_context raises: held by pid", "release_task_lock: True; left: []"],
+    "request_binding": ["1 job, 1 created it", "leaves no binding", "(False, 'job-0')"],
+    "message_absorption": ["is killed -9 in the middle", "60 messages remembered, 0 lost, 0 twice"],
+    "payments_and_flash_sale": ["booked 1 time", "no mark is left", "100 buyers have 100 items, 0"],
     "fenced": ["20 was written", "10 was REFUSED", "There are 20 in the table"],
 }
 

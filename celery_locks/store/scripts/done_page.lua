@@ -7,7 +7,7 @@ local reply = {page[1], now}
 for i = 1, #page[2], 2 do
   local key = root .. 'o:' .. page[2][i]
   local left = redis.call('PTTL', key)
-  if left > 0 then
+  if left >= 0 then
     reply[#reply + 1] = page[2][i]
     reply[#reply + 1] = left
     reply[#reply + 1] = redis.call('GETRANGE', key, 0, 119)

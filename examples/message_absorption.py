@@ -1,0 +1,89 @@
+"""Users' messages pile up; several pods absorb them at a threshold; one pod is killed -9.
+
+Each pod locks the user, takes a batch in flight in one atomic step, works, and deletes it. A batch
+that fails goes back in order. The killed pod's batch comes back once its lock has lapsed. Nothing
+is lost, and no two pods have a user at once.
+
+    python -m examples.message_absorption
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from celery_locks import Locks
+from celery_locks.recipes import Buffer
+from celery_locks.testing.children import Child, new_directory
+from celery_locks.testing.servers import EmbeddedServer
+from examples import _run
+
+USERS, MESSAGES, PODS = ("ann", "bob", "eve"), 20, 3
+
+
+def buffer_on(url: str) -> Buffer:
+    return Buffer(Locks.from_url(url), "memory", threshold=5, batch=5, ttl=1.5)
+
+
+def pod(url: str) -> None:
+    """Absorb whoever has most messages, until there are none."""
+    buffer = buffer_on(url)
+    while users := buffer.users():
+        for user in users:
+            buffer.absorb(user, lambda messages, user=user: remember(user, messages))
+        time.sleep(0.05)
+
+
+def remember(user: str, messages: list[Any]) -> None:
+    """An expensive call of a language model, and the write of what came of it."""
+    _run.note(f"{os.getpid()} begins {user}")
+    time.sleep(0.2)
+    for message in messages:
+        _run.note(f"remembered {user} {message['n']}")
+
+
+def show() -> None:
+    with EmbeddedServer() as server:
+        os.environ[_run.NOTEBOOK] = str(new_directory() / "notebook")
+        os.environ["PYTHONPATH"] = _run.ROOT
+        buffer = buffer_on(server.url)
+        ready = Counter[str]()
+        for number in range(MESSAGES):
+            for user in USERS:
+                ready[user] += buffer.push(user, {"n": number}) >= buffer.threshold
+        _run.say(f"{len(USERS) * MESSAGES} messages wait; ready to be absorbed: {sorted(ready)}.")
+        command = [sys.executable, "-m", "examples.message_absorption", server.url]
+        pods = [Child(command, new_directory()) for _ in range(PODS)]
+        victim = pods[0]
+        begins = f"{victim.pid} begins"
+        _run.wait_until(lambda: any(begins in word for word in _run.notes()), "a pod", victim)
+        victim.signal(signal.SIGKILL)
+        _run.say(f"Pod {victim.pid} is killed -9 in the middle of its batch.")
+        _run.wait_until(lambda: not buffer.users(), "all to be absorbed", pods[1])
+        for one in pods:
+            one.stop()
+        judge()
+
+
+def judge() -> None:
+    words = [word.split() for word in _run.notes() if word.startswith("remembered")]
+    times = Counter((user, int(number)) for _, user, number in words)
+    lost = len(USERS) * MESSAGES - len(times)
+    twice = sum(count > 1 for count in times.values())
+    _run.say(f"{len(times)} messages remembered, {lost} lost, {twice} twice.")
+    for user in USERS:
+        order = [int(number) for _, whose, number in words if whose == user]
+        if order != sorted(order):
+            raise SystemExit(f"{user}'s came out of order: {order}")
+    _run.say("Each user's came in order.")
+    if lost or twice:
+        raise SystemExit("That must not be.")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        pod(sys.argv[1])
+    else:
+        _run.main(show)

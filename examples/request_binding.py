@@ -1,0 +1,69 @@
+"""Two instances of a scheduler get the same request id, a client's retry: one job, both ways.
+
+``claim`` binds the id to a job in one atomic step; who was first makes it. ``claim_or_create`` is
+for a job that has to be made before it has a name: the lock is held around the making only, the
+binding is looked for again in the call that takes it, and written in the call that gives it back.
+
+    python -m examples.request_binding
+"""
+
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from celery_locks import Locks
+from celery_locks.recipes import claim, claim_or_create
+from celery_locks.testing.servers import EmbeddedServer
+from examples import _run
+
+made: list[str] = []
+
+
+def reserve_a_node() -> str:
+    """The slow part: to be done once for a request."""
+    time.sleep(0.1)
+    made.append(f"job-{uuid.uuid4().hex[:8]}")
+    return made[-1]
+
+
+def fail() -> str:
+    raise OSError("no node is free")
+
+
+def show() -> None:
+    with EmbeddedServer() as server, ThreadPoolExecutor(8) as pool:
+        instances = [Locks.from_url(server.url) for _ in range(2)]
+        start = threading.Barrier(8)
+
+        def receive(number: int) -> tuple[bool, str]:
+            start.wait()
+            return claim_or_create(instances[number % 2], "request:r-1", reserve_a_node)
+
+        answers = list(pool.map(receive, range(8)))
+        jobs = {job for _, job in answers}
+        created = sum(new for new, _ in answers)
+        _run.say(f"8 requests with one id at two instances: {len(jobs)} job, {created} created it.")
+        if jobs != set(made) or len(made) != 1:
+            raise SystemExit(f"There are {made}: that must not be.")
+
+        began = time.perf_counter()
+        claim_or_create(instances[1], "request:r-1", reserve_a_node)
+        took = (time.perf_counter() - began) * 1000
+        _run.say(f"A retry after that takes no lock: the same job in {took:.1f} ms.")
+
+        try:
+            claim_or_create(instances[0], "request:r-2", fail)
+        except OSError as error:
+            _run.say(f"A factory that raises ({error}) leaves no binding.")
+        new, _ = claim_or_create(instances[1], "request:r-2", reserve_a_node)
+        _run.say(f"The client tries again at the other instance: created {new}.")
+
+        jobs_named = [claim(locks, "request:r-3", f"job-{n}") for n, locks in enumerate(instances)]
+        _run.say(f"With one atomic claim: {jobs_named[0]}, then {jobs_named[1]}.")
+        for locks in instances:
+            locks.close()
+
+
+if __name__ == "__main__":
+    _run.main(show)
