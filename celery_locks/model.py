@@ -100,6 +100,11 @@ class Holder:
     expires_at: float = 0.0
 
     @property
+    def is_kept(self) -> bool:
+        """Whether its work has ended and the slot is only kept a while (``at_least``)."""
+        return self.token.startswith("-")
+
+    @property
     def attempt(self) -> int:
         """One number that grows with every message of the job; 0 while the first is only queued."""
         return self.replaced * REPLACED + self.retries + 1
@@ -176,6 +181,42 @@ class LockInfo:
         return (
             max(0.0, min(h.expires_at for h in self.holders) - self.as_of) if self.holders else 0.0
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe, for surfaces."""
+        return {
+            "name": self.name,
+            "limit": self.limit,
+            "holders": [holder.as_dict() for holder in self.holders],
+            "waiters": [waiter.as_dict() for waiter in self.waiters],
+            "remaining": self.remaining,
+            "as_of": self.as_of,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What an operator did to a lock: when, who, why, and to whom."""
+
+    id: str
+    at: float
+    act: str
+    name: str
+    by: str
+    why: str
+    holders: tuple[Holder, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe, for surfaces."""
+        return {
+            "id": self.id,
+            "at": self.at,
+            "act": self.act,
+            "name": self.name,
+            "by": self.by,
+            "why": self.why,
+            "holders": [holder.as_dict() for holder in self.holders],
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from celery import Task
+from celery import Task, signals
 
 from celery_locks import keys
 from celery_locks import options as lock_options
+from celery_locks.integration import remote
 from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
     Execution,
@@ -83,6 +84,7 @@ class LockedTask(_TypedTask[P, R_co]):
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
+        signals.worker_init.connect(remote.register)
         key = cls._lock_said.get("key")
         if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
             keys.check_template(key, signature_of(cls()), f"task {cls.name}")

@@ -122,6 +122,11 @@ class Wards:
         self._is_taken_on = False
 
     @property
+    def tokens(self) -> frozenset[str]:
+        """Of the tasks under way."""
+        return frozenset(self._wards)
+
+    @property
     def due(self) -> float:
         wards = list(self._wards.values())
         lookups = [ward.due for ward in wards]

@@ -81,8 +81,8 @@ def claim_or_create(
 
     A bound key takes no lock. Otherwise the lock is held around the creation only, the binding is
     looked for again in the call that takes it, and is written in the call that gives it back. Who
-    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. ``lock_ttl`` is how long the
-    lock outlives a creator that dies. A factory that raises, or
+    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. ``lock_ttl`` is how long
+    the lock outlives a creator that dies. A factory that raises, or
     whose value has no JSON form, leaves no binding.
     """
     once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import QUEUED_TOKEN, REPLACED, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import QUEUED_TOKEN, REPLACED, Act, Conflict, Holder, LockInfo, LockSpec
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -200,21 +200,41 @@ class Verbs:
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
-    def force_release(self, name: str, token: str = "") -> Call:
-        """Answers with the holders that had it."""
+    def force_release(self, name: str, token: str = "", by: str = "", why: str = "") -> Call:
+        """Answers with the holders that had it; ``by`` and ``why`` go into the log."""
 
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(_holders(reply[1:]))
 
-        return Call(scripts.FORCE_RELEASE, self.root(name), (name, token), parse, CALL_LIMIT)
+        args = (name, token, by, why)
+        return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
 
-    def stop(self, name: str, token: str = "") -> Call:
-        """Answers with the holders that were asked to stop."""
+    def history(self, root: str, before: str = "", size: int = PAGE) -> Call:
+        """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
+
+        def parse(reply: Any) -> list[Act]:
+            return [_act(identifier, fields) for identifier, fields in reply]
+
+        args = (f"({before}" if before else "+", size)
+        return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
+
+    def server(self, root: str) -> Call:
+        """Answers with what the server of a shard says of itself (INFO), as a mapping."""
+
+        def parse(reply: Any) -> dict[str, str]:
+            lines = (line.partition(":") for line in reply.decode().splitlines())
+            return {word: value for word, colon, value in lines if colon}
+
+        return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
+
+    def stop(self, name: str, token: str = "", by: str = "", why: str = "") -> Call:
+        """Answers with the holders that were asked to stop; logged if it is said by whom."""
 
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(_holders(reply[1:]))
 
-        return Call(scripts.STOP, self.root(name), (name, token), parse, CALL_LIMIT)
+        args = (name, token, by, why)
+        return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
 
     def info(self, name: str) -> Call:
         """Answers with the ``LockInfo``, or None when nobody holds it or waits for it."""
@@ -285,6 +305,21 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     _, lapses, position, now, ticket, *holders = reply
     return Conflict(
         spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000, ticket
+    )
+
+
+def _act(identifier: bytes, fields: Sequence[bytes]) -> Act:
+    said = list(zip(fields[::2], fields[1::2], strict=True))
+    words = {word.decode(): value.decode(errors="replace") for word, value in said}
+    taken = [value for word, value in said if word == b"from"]
+    return Act(
+        id=identifier.decode(),
+        at=int(identifier.split(b"-")[0]) / 1000,
+        act=words.get("act", ""),
+        name=words.get("name", ""),
+        by=words.get("by", ""),
+        why=words.get("why", ""),
+        holders=tuple(_holders(taken)),
     )
 
 

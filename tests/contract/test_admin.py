@@ -1,15 +1,17 @@
 """What the operator sees is the truth, and what the operator does reaches everybody."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_locks import Holder, LeaseLost, admin
+from celery_locks import ForeignData, Holder, LeaseLost, admin
 from celery_locks.model import LockSpec
 from tests.contract.faces import Face
 from tests.contract.places import Place
 from tests.contract.test_line import in_line
+from tests.support.waiting import wait_until
 
 
 def test_list_of_nothing_is_empty(place: Place) -> None:
@@ -57,7 +59,7 @@ def test_force_release_takes_it_from_the_holder(face: Face, other: Face, place: 
     locks = place.locks()
     [taken] = admin.force_release(locks, "a")
     assert (taken.token, taken.task_id, taken.fence) == (lease.token, "t", lease.fence)
-    assert place.keys() == {"fence"}
+    assert place.keys() == {"fence", "log"}
     with pytest.raises(LeaseLost):
         face.renew(lease)
     assert other.acquire("a").fence > lease.fence
@@ -90,14 +92,14 @@ def test_force_release_of_all_holders_of_a_semaphore(face: Face, place: Place) -
     leases = [face.acquire("s", limit=3) for _ in range(3)]
     taken = admin.force_release(place.locks(), "s")
     assert {h.token for h in taken} == {lease.token for lease in leases}
-    assert place.keys() == {"fence"}
+    assert place.keys() == {"fence", "log"}
 
 
 def test_force_release_ends_the_rest_of_at_least(face: Face, place: Place) -> None:
     face.release(face.acquire("a", at_least=60))
     assert face.is_locked("a")
     assert len(admin.force_release(place.locks(), "a")) == 1
-    assert place.keys() == {"fence"}
+    assert place.keys() == {"fence", "log"}
 
 
 def test_force_release_of_a_free_or_lapsed_lock_takes_from_nobody(face: Face, place: Place) -> None:
@@ -107,3 +109,85 @@ def test_force_release_of_a_free_or_lapsed_lock_takes_from_nobody(face: Face, pl
     place.lapse("a", lease.token)
     assert admin.force_release(locks, "a") == ()
     assert place.keys() == {"fence"}
+
+
+def test_force_release_leaves_a_record_of_itself(face: Face, place: Place) -> None:
+    """Who, when, why and from whom, in one step with the act; what took nothing left nothing."""
+    locks = place.locks()
+    names = [f"a{i}" for i in range(5)]
+    fences = [face.acquire(name, holder=Holder(task_id=name, worker="w")).fence for name in names]
+    for name in names:
+        admin.force_release(locks, name, reason=f"stuck\n{name} ✓", by="ann")
+    admin.force_release(locks, "nobody's", reason="in vain")
+    acts = admin.history(locks)
+    assert [act.at for act in acts] == sorted((act.at for act in acts), reverse=True)
+    # Of two in the same millisecond on two shards nobody knows which came first.
+    assert {act.name: act.holders[0].fence for act in acts} == dict(zip(names, fences, strict=True))
+    assert {(act.act, act.by, act.holders[0].worker) for act in acts} == {
+        ("force_release", "ann", "w")
+    }
+    [one] = admin.history(locks, "a3")
+    assert one.why == "stuck\na3 ✓"
+    assert abs(one.at - time.time()) < 60
+    assert len(admin.history(locks, limit=2)) == 2
+
+
+def test_stop_is_recorded_and_takes_nothing(face: Face, place: Place) -> None:
+    lease = face.acquire("a", holder=Holder(task_id="t"))
+    locks = place.locks()
+    assert [h.token for h in admin.stop(locks, "a", reason="deploy", by="ann")] == [lease.token]
+    assert admin.stop(locks, "free") == ()
+    assert face.is_locked("a")
+    [act] = admin.history(locks)
+    assert (act.act, act.name, act.by, act.why) == ("stop", "a", "ann", "deploy")
+    assert act.holders[0].token == lease.token
+
+
+def test_grace_spares_who_gives_it_back(
+    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+) -> None:
+    """Nor is it taken from whoever got it after the one who was asked."""
+    lease, locks = face.acquire("a"), place.locks()
+    taking = in_thread(admin.force_release, locks, "a", grace=30.0)
+    wait_until(lambda: admin.history(locks), what="the request to stop")
+    face.release(lease)
+    successor = other.acquire("a")
+    assert taking.result(timeout=20) == ()
+    assert [h.token for h in face.holders("a")] == [successor.token]
+    assert [act.act for act in admin.history(locks)] == ["stop"]
+
+
+def test_grace_ends(face: Face, place: Place) -> None:
+    lease, locks = face.acquire("a"), place.locks()
+    taken = admin.force_release(locks, "a", grace=0.3, reason="stuck")
+    assert [h.token for h in taken] == [lease.token]
+    assert {act.act for act in admin.history(locks)} == {"stop", "force_release"}
+
+
+def test_force_release_of_many_holders_names_the_first(face: Face, place: Place) -> None:
+    """A record does not grow with the limit."""
+    locks = place.locks()
+    for number in range(40):
+        locks.perform(locks.verbs.acquire(LockSpec("s", limit=50), f"t{number}", Holder()))
+    assert len(admin.force_release(locks, "s")) == 40
+    [act] = admin.history(locks, "s")
+    assert len(act.holders) == 16
+
+
+def test_history_keeps_the_last_thousand_or_so(place: Place) -> None:
+    locks = place.locks(shards=1)
+    for number in range(1300):
+        locks.perform(locks.verbs.acquire(LockSpec("a"), f"t{number}", Holder()))
+        locks.perform(locks.verbs.force_release("a", "", "ann", str(number)))
+    acts = admin.history(locks, "a", limit=5000)
+    assert [act.why for act in acts] == [str(n) for n in range(1299, 1299 - len(acts), -1)]
+    assert 1000 <= len(acts) < 1200
+
+
+def test_force_release_is_refused_where_it_cannot_be_recorded(face: Face, place: Place) -> None:
+    """Somebody else's data under the log's key: no act without its record, and none half done."""
+    face.acquire("a")
+    place.raw.set(place.key("log", "a"), "foreign")
+    with pytest.raises(ForeignData):
+        admin.force_release(place.locks(), "a")
+    assert face.is_locked("a")

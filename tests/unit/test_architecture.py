@@ -34,6 +34,8 @@ ROOMS_OF = {
     "celery": {"integration", "cli", "django", "testing"},
     "kombu": {"integration", "cli", "django", "testing"},
     "billiard": {"integration", "cli", "django", "testing"},
+    "click": {"cli"},
+    "rich": {"cli"},
 }
 
 EXTRAS = {

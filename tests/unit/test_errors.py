@@ -20,7 +20,6 @@ PARENTS = {
     "LockConflict": "LockError",
     "AlreadyQueued": "LockConflict",
     "TaskLockAcquireError": "LockConflict",
-    "AlreadyQueued": "LockConflict",
     "LeaseLost": "LockError",
     "StopRequested": "LockError",
     "AlreadyDone": "LockError",

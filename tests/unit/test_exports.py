@@ -29,7 +29,6 @@ NAMES = {
     "State",
     "StopRequested",
     "TaskLockAcquireError",
-    "AlreadyQueued",
     "current_lease",
     "single_instance",
     "subscribe",

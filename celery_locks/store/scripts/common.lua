@@ -6,6 +6,7 @@
 --   records   hash    token -> record           what each holder and waiter is, and got
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
+--   log       stream  what operators did, the last 1000 or so (log.lua)
 --
 --   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
 --   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)

@@ -1,5 +1,5 @@
 -- stop: ask the holders of a lock, or one of them, to stop; their next renewal tells them.
--- ARGV 1 name  2 token, or '' for every holder
+-- ARGV 1 name  2 token, or '' for every holder  3 by whom, '' to leave it out of the log  4 why
 -- returns {now, [token, expiry, record]...}: those that were asked
 --
 -- stops: hash token -> 1. Said until its holder is gone; whose holder is gone is forgotten here.
@@ -18,5 +18,8 @@ for i = 1, #holders, 2 do
     reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
   end
 end
-if #reply > 1 then redis.call('PEXPIRE', stops, 86400000) end
+if #reply > 1 then
+  redis.call('PEXPIRE', stops, 86400000)
+  if ARGV[3] ~= '' then record_act('stop', ARGV[1], ARGV[3], ARGV[4], reply) end
+end
 return reply

@@ -1,0 +1,46 @@
+"""What an operator asks of the locks, as values; nothing is printed here.
+
+The surfaces (command line, web, plain functions) call this and hold no rules of their own.
+``listing.py``: which locks there are. ``liveness.py``: whether a holder lives. ``explain.py``:
+the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``leftovers.py``: what
+was left behind. ``lint.py``: what is set up wrongly.
+``done.py``: work that is marked as done.
+
+An ``app`` is a Celery app; where there is none, the answers do without Celery's.
+"""
+
+from celery_locks.admin.acts import force_release, history, stop, this_operator
+from celery_locks.admin.done import list_done, reset_done
+from celery_locks.admin.explain import Why, moment, span, told, why
+from celery_locks.admin.leftovers import Stale, Swept, stale, sweep
+from celery_locks.admin.lint import Finding, check, check_server
+from celery_locks.admin.listing import LockState, is_glob, list_locks, matcher
+from celery_locks.admin.liveness import Detail, Liveness, info
+
+__all__ = [
+    "Detail",
+    "Finding",
+    "Liveness",
+    "LockState",
+    "Stale",
+    "Swept",
+    "Why",
+    "check",
+    "check_server",
+    "force_release",
+    "history",
+    "info",
+    "is_glob",
+    "list_done",
+    "list_locks",
+    "matcher",
+    "moment",
+    "reset_done",
+    "span",
+    "stale",
+    "stop",
+    "sweep",
+    "this_operator",
+    "told",
+    "why",
+]

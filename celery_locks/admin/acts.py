@@ -1,0 +1,106 @@
+"""What an operator does to a lock, and the record of it."""
+
+from __future__ import annotations
+
+import getpass
+import heapq
+import socket
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from celery_locks.locks import Locks
+from celery_locks.model import Act, Holder, check_name
+from celery_locks.store.verbs import PAGE
+
+_LONGEST = 500
+_LOOK = 0.2
+
+
+def force_release(
+    locks: Locks,
+    name: str,
+    token: str | None = None,
+    *,
+    reason: str = "",
+    by: str = "",
+    grace: float = 0.0,
+) -> tuple[Holder, ...]:
+    """Take the lock from its holders, or from the one with ``token``; returns those who had it.
+
+    The next in line gets it. The old holder learns at its next renewal that its lease is lost, and
+    its fence is lower than any that comes after. Who did it and why is in ``history``.
+
+    With ``grace`` the holders are asked to stop first, and have so many seconds to give it back by
+    themselves; it is then taken from those who did not, and from nobody who came after them.
+    """
+    check_name(name)
+    words = _signed(by, reason)
+    if grace <= 0:
+        return _taken(locks, name, token or "", words)
+    asked = stop(locks, name, token, reason=reason, by=by)
+    left = _left_after(locks, name, asked, grace)
+    return tuple(one for had in left for one in _taken(locks, name, had.token, words))
+
+
+def _taken(locks: Locks, name: str, token: str, words: tuple[str, str]) -> tuple[Holder, ...]:
+    taken: tuple[Holder, ...] = locks.perform(locks.verbs.force_release(name, token, *words))
+    return taken
+
+
+def _left_after(locks: Locks, name: str, asked: tuple[Holder, ...], grace: float) -> list[Holder]:
+    """Those of the holders who still have it when the grace is over."""
+    ends = time.monotonic() + grace
+    tokens = {holder.token for holder in asked}
+    while True:
+        left = [holder for holder in locks.holders(name) if holder.token in tokens]
+        if not left or time.monotonic() >= ends:
+            return left
+        time.sleep(min(_LOOK, max(0.0, ends - time.monotonic())))
+
+
+def stop(
+    locks: Locks, name: str, token: str | None = None, *, reason: str = "", by: str = ""
+) -> tuple[Holder, ...]:
+    """Ask the holders, or the one with ``token``, to stop; see ``Locks.stop``. Returns those asked.
+
+    They keep the lock until they end.
+    """
+    check_name(name)
+    call = locks.verbs.stop(name, token or "", *_signed(by, reason))
+    asked: tuple[Holder, ...] = locks.perform(call)
+    return asked
+
+
+def _signed(by: str, reason: str) -> tuple[str, str]:
+    return (by or this_operator())[:_LONGEST], reason[:_LONGEST]
+
+
+def history(locks: Locks, name: str | None = None, *, limit: int = 100) -> list[Act]:
+    """What operators did, to one lock or to any, the latest first; about 1000 acts are kept."""
+    if name is not None:
+        check_name(name)
+    roots = locks.verbs.roots if name is None else [locks.verbs.root(name)]
+    acts = heapq.merge(
+        *(_acts(locks, root) for root in roots), key=lambda act: act.at, reverse=True
+    )
+    return list(islice((act for act in acts if name in (None, act.name)), limit))
+
+
+def _acts(locks: Locks, root: str) -> Iterator[Act]:
+    before = ""
+    while True:
+        page: list[Act] = locks.perform(locks.verbs.history(root, before))
+        yield from page
+        if len(page) < PAGE:
+            return
+        before = page[-1].id
+
+
+def this_operator() -> str:
+    """The user of this process, for acts that say no other."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have no name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,105 @@
+"""Which locks there are, filtered; page by page, so that the server is never kept busy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypedDict, Unpack, get_args
+
+from celery_locks.errors import LockUsageError
+from celery_locks.locks import Locks
+from celery_locks.model import Holder, LockInfo
+from celery_locks.store.verbs import Page
+
+LockState = Literal["held", "waiting", "queued"]
+
+
+class Filter(TypedDict, total=False):
+    """``glob`` is for names, as in ``matcher``; ``task`` is a glob too; ``worker`` is exact.
+
+    ``state``: "held" by somebody at work, "waiting": somebody waits for it, "queued": held by a
+    message that nobody has begun.
+    """
+
+    glob: str | None
+    task: str | None
+    worker: str | None
+    state: LockState | None
+
+
+def list_locks(locks: Locks, **filters: Unpack[Filter]) -> Iterator[LockInfo]:
+    """Every lock that is held or waited for, page by page, each as it was when its page was read.
+
+    A lock that is held throughout is listed exactly once, whatever happens to the others meanwhile.
+    """
+    wanted = _Wanted.of(filters)
+    return (info for info in _all(locks) if wanted(info))
+
+
+def _all(locks: Locks) -> Iterator[LockInfo]:
+    seen: set[str] = set()
+    cursor = ""
+    while True:
+        page: Page = locks.perform(locks.verbs.page(cursor))
+        for info in page.locks:
+            if info.name not in seen:
+                seen.add(info.name)
+                yield info
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+def is_glob(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+def matcher(glob: str) -> Callable[[str], bool]:
+    """``*`` is any text, ``?`` any one character; brackets are themselves: names contain them."""
+    parts = {"*": ".*", "?": "."}
+    pattern = re.compile("".join(parts.get(c) or re.escape(c) for c in glob), re.DOTALL)
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Whether a lock is among those asked for."""
+
+    name: Callable[[str], bool] | None
+    task: Callable[[str], bool] | None
+    worker: str | None
+    state: LockState | None
+
+    @classmethod
+    def of(cls, filters: Filter) -> _Wanted:
+        glob, task, state = (filters.get(word) for word in ("glob", "task", "state"))
+        if state not in (None, *get_args(LockState)):
+            allowed = " or ".join(repr(word) for word in get_args(LockState))
+            raise LockUsageError(f"state is {state!r}; write {allowed}")
+        return cls(
+            matcher(str(glob)) if glob else None,
+            matcher(str(task)) if task else None,
+            filters.get("worker"),
+            filters.get("state"),
+        )
+
+    def __call__(self, info: LockInfo) -> bool:
+        if self.name and not self.name(info.name):
+            return False
+        if self.state and not _is_in(info, self.state):
+            return False
+        if not self.task and not self.worker:
+            return True
+        return any(self._fits(holder) for holder in (*info.holders, *info.waiters))
+
+    def _fits(self, holder: Holder) -> bool:
+        if self.worker and holder.worker != self.worker:
+            return False
+        return not self.task or self.task(holder.task or "")
+
+
+def _is_in(info: LockInfo, state: LockState) -> bool:
+    if state == "waiting":
+        return bool(info.waiters)
+    return any(holder.is_queued is (state == "queued") for holder in info.holders)

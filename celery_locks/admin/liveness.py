@@ -1,0 +1,117 @@
+"""Is a holder alive? Judged by two witnesses: Celery's answer, and the renewals in the store.
+
+A worker that does not answer need not be dead: one of the solo pool cannot answer while it works.
+A renewal that is overdue alone need not mean it either. Both together are as certain as it gets
+from outside; a worker that is cut off from broker and lock server looks the same and may still
+write, which is what fences are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from celery_locks.integration.roll_call import RollCall, call_the_roll
+from celery_locks.locks import Locks
+from celery_locks.model import Holder, LockInfo
+
+Verdict = Literal["running", "absent", "silent", "gone", "renewed", "late", "queued", "ended"]
+
+# Renewals come every third of the ttl.
+_OVERDUE = 0.5
+
+_SENTENCES: dict[Verdict, str] = {
+    "running": "Worker {worker} is alive and runs it{pid}.",
+    "absent": "Worker {worker} is alive but does not run it: it has just ended, or was lost.",
+    "silent": "Worker {worker} does not answer, but a renewal is not overdue yet.",
+    "gone": "Worker {worker} does not answer and the lock was last renewed {ago:.0f} s ago, "
+    "with a ttl of {ttl:g} s: it is dead or cut off.",
+    "renewed": "Its renewal is not overdue; {unasked}.",
+    "late": "It was last renewed {ago:.0f} s ago, with a ttl of {ttl:g} s, which is overdue; "
+    "{unasked}.",
+    "queued": "It is a message in the queue that no worker has begun.",
+    "ended": "Its work has ended; the slot is kept for a while as at_least says.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What is known of one holder's life."""
+
+    holder: Holder
+    verdict: Verdict
+    sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, "sentence": self.sentence}
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One lock with a verdict on each of its holders, in their order."""
+
+    lock: LockInfo
+    liveness: tuple[Liveness, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        said = self.lock.as_dict()
+        for holder, alive in zip(said["holders"], self.liveness, strict=True):
+            holder["liveness"] = alive.as_dict()
+        return said
+
+
+def info(locks: Locks, name: str, app: Any = None) -> Detail | None:
+    """Who holds it, who waits, and (with an app) whether the holders live; None if it is free."""
+    lock = locks.info(name)
+    return examine(lock, app) if lock else None
+
+
+def examine(lock: LockInfo, app: Any = None) -> Detail:
+    roll = None
+    if app is not None:
+        workers = {holder.worker for holder in lock.holders if holder.worker}
+        roll = call_the_roll(app, workers)
+    return Detail(lock, tuple(judge(holder, lock.as_of, roll) for holder in lock.holders))
+
+
+def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Liveness:
+    """The verdict on a holder as the store had it at ``as_of``, given what Celery answered."""
+    verdict = _verdict(holder, as_of, roll)
+    pid = roll.running[holder.worker].get(holder.task_id or "") if _met(holder, roll) else None  # type: ignore[union-attr, index]
+    elsewhere = f", but in pid {pid}" if pid and pid != holder.pid else f" in pid {pid}"
+    sentence = _SENTENCES[verdict].format(
+        worker=holder.worker,
+        pid=elsewhere if pid else "",
+        ago=as_of - last_renewed(holder),
+        ttl=holder.ttl,
+        unasked=_unasked(holder, roll),
+    )
+    return Liveness(holder, verdict, sentence)
+
+
+def last_renewed(holder: Holder) -> float:
+    """At the earliest when it was granted: a claim out of the queue is shorter than the ttl."""
+    return max(holder.expires_at - holder.ttl, holder.acquired_at)
+
+
+def _verdict(holder: Holder, as_of: float, roll: RollCall | None) -> Verdict:
+    if holder.is_kept:
+        return "ended"
+    if holder.is_queued:
+        return "queued"
+    overdue = as_of - last_renewed(holder) > holder.ttl * _OVERDUE
+    if roll is None or roll.trouble or not holder.worker:
+        return "late" if overdue else "renewed"
+    if not _met(holder, roll):
+        return "gone" if overdue else "silent"
+    return "running" if holder.task_id in roll.running[holder.worker] else "absent"
+
+
+def _met(holder: Holder, roll: RollCall | None) -> bool:
+    return bool(roll and holder.worker and roll.answered(holder.worker))
+
+
+def _unasked(holder: Holder, roll: RollCall | None) -> str:
+    if not holder.worker:
+        return "it is held by a plain process, about which Celery knows nothing"
+    return (roll.trouble if roll else "") or "Celery was not asked about its worker"

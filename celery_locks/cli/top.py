@@ -1,0 +1,108 @@
+"""``top``: the locks that have been held longest, again and again; with rich where it is."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from celery_locks import admin
+from celery_locks.cli.render import HEADS, plain, rows, table
+from celery_locks.locks import Locks
+from celery_locks.model import LockInfo
+
+Show = Callable[[Any, float, int | None], None]
+
+
+def look(locks: Locks, limit: int, **filters: Any) -> tuple[int, list[LockInfo]]:
+    """How many locks there are, and those that were taken first."""
+    count = 0
+
+    def counted() -> Iterator[LockInfo]:
+        nonlocal count
+        for lock in admin.list_locks(locks, **filters):
+            count += 1
+            yield lock
+
+    oldest = heapq.nlargest(limit, counted(), key=_age)
+    return count, oldest
+
+
+def _age(lock: LockInfo) -> float:
+    return max((lock.as_of - holder.acquired_at for holder in lock.holders), default=0.0)
+
+
+def run(
+    see: Callable[[int], tuple[int, list[LockInfo]]], every: float, times: int | None, as_json: bool
+) -> None:
+    is_screen = sys.stdout.isatty() and not as_json
+    height = max(5, shutil.get_terminal_size().lines - 4) if is_screen else 50
+    show = _shown(is_screen, as_json)
+    try:
+        show(lambda: see(height), every, times)
+    except KeyboardInterrupt:
+        pass  # how one leaves it
+
+
+def _shown(is_screen: bool, as_json: bool) -> Show:
+    if as_json:
+        return _json
+    return _screen() if is_screen else _lines
+
+
+def _turns(every: float, times: int | None) -> Iterator[None]:
+    done = 0
+    while times is None or done < times:
+        if done:
+            time.sleep(every)
+        done += 1
+        yield
+
+
+def _head(count: int) -> str:
+    locks = "1 lock" if count == 1 else f"{count} locks"
+    return f"{locks} at {datetime.now():%H:%M:%S}, the longest held first"
+
+
+def _json(see: Any, every: float, times: int | None) -> None:
+    """One array a line."""
+    for _ in _turns(every, times):
+        click.echo(json.dumps([lock.as_dict() for lock in see()[1]]))
+
+
+def _lines(see: Any, every: float, times: int | None, before: str = "") -> None:
+    for _ in _turns(every, times):
+        count, found = see()
+        lines = [_head(count), *table(HEADS, rows(found)), ""]
+        click.echo(before + "\n".join(lines))
+
+
+def _screen() -> Show:
+    try:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return lambda see, every, times: _lines(see, every, times, before="\x1b[H\x1b[2J")
+
+    def drawn(see: Any) -> Any:
+        count, found = see()
+        table = Table(*HEADS, title=_head(count), expand=True)
+        for row in rows(found):
+            table.add_row(*(Text(plain(cell)) for cell in row))
+        return table
+
+    def show(see: Any, every: float, times: int | None) -> None:
+        with Live(console=Console(), auto_refresh=False, screen=times is None) as live:
+            for _ in _turns(every, times):
+                live.update(drawn(see), refresh=True)
+
+    return show

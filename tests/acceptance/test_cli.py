@@ -1,0 +1,392 @@
+"""The command line as whoever is on call uses it: real processes, a real worker, a real server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from celery_locks import admin
+from celery_locks.model import Holder, LockSpec
+from celery_locks.testing.servers import EmbeddedServer
+from tests.support.celery_app import CONF_VARIABLE
+from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
+from tests.support.waiting import wait_until
+
+_numbers = itertools.count()
+PATH = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+HOSTILE = "in\nvoice \x1b[31m'\"$(id)` \u202e{0} <b>é</b>"
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with fresh_rig(locks_ttl=30) as rig, rig.worker("-n", "one@%h"):
+        yield rig
+
+
+@pytest.fixture
+def key(rig: Rig) -> Iterator[str]:
+    key = f"key-{next(_numbers)}"
+    yield key
+    rig.open(key)
+
+
+@dataclass
+class Answer:
+    """What a command said and how it ended; there is no traceback, whatever it was asked."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def ran(command: list[str], conf: dict[str, Any] | None, said: str = "") -> Answer:
+    env = {**os.environ, "PYTHONPATH": PATH, "COLUMNS": "200"}
+    if conf:
+        env[CONF_VARIABLE] = json.dumps(conf)
+    done = subprocess.run(
+        [sys.executable, *command], input=said, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def celery(rig: Rig, *arguments: str, said: str = "", **conf: Any) -> Answer:
+    command = ["-m", "celery", "-A", "tests.support.celery_app", *arguments]
+    return ran(command, {**rig.conf, **conf}, said)
+
+
+def locks(rig: Rig, *arguments: str, **more: Any) -> Answer:
+    """``celery -A proj locks …``"""
+    return celery(rig, "locks", *arguments, **more)
+
+
+def alone(url: str, *arguments: str) -> Answer:
+    """``celery-locks --url … …``"""
+    code = "from celery_locks.cli import main; main(prog_name='celery-locks')"
+    return ran(["-c", code, "--url", url, *arguments], None)
+
+
+def take(rig: Rig, name: str, token: str = "", ttl: float = 60, **said: Any) -> None:
+    """Held by nobody who renews it."""
+    spec = LockSpec(name, ttl)
+    rig.locks.perform(rig.locks.verbs.acquire(spec, token or f"t-{name}", Holder(**said)))
+
+
+def running(rig: Rig, key: str) -> Any:
+    """A task that runs under the lock until the test ends."""
+    result = rig.task("work").delay(key, key)
+    rig.wait_started(result)
+    return result
+
+
+def test_list_shows_what_is_held(rig: Rig, key: str) -> None:
+    result = running(rig, key)
+    said = locks(rig, "list", key)
+    assert said.code == 0
+    head, line = said.out.splitlines()
+    assert head.split()[:3] == ["LOCK", "HOLDER", "WORKER"]
+    assert line.startswith(f"{key}  work {result.id}")
+    assert "one@" in line
+    [lock] = locks(rig, "list", "--json", f"{key[:-1]}*", "--task", "wor*").json
+    assert lock["holders"][0]["task_id"] == result.id
+    assert [lock["name"] for lock in alone(rig.server.url, "list", key, "--json").json] == [key]
+
+
+def test_info_says_that_the_holder_lives(rig: Rig, key: str) -> None:
+    """By Celery's own answer: the worker, the task, the pid."""
+    result = running(rig, key)
+    said = locks(rig, "info", key)
+    assert said.code == 0
+    assert f"work[{result.id}]" in said.out
+    assert "is alive and runs it in pid" in said.out
+    detail = locks(rig, "info", key, "--json").json
+    [holder] = detail["holders"]
+    assert holder["liveness"]["verdict"] == "running"
+    assert holder["pid"] == rig.wait_started(result)["pid"]
+    assert "Celery was not asked" in alone(rig.server.url, "info", key).out
+
+
+def test_info_of_a_free_lock_ends_with_1(rig: Rig) -> None:
+    said = locks(rig, "info", "free")
+    assert (said.code, said.out) == (1, "")
+    assert said.err == "Nobody holds lock 'free' or waits for it.\n"
+    assert locks(rig, "info", "free", "--json").json is None
+
+
+def test_why_answers_for_names_and_ids(rig: Rig, key: str) -> None:
+    """The holder, the one who waits, and one that was skipped: each in sentences."""
+    holder = running(rig, key)
+    waiter = rig.task("work").apply_async((key, key), lock={"on_conflict": "wait"})
+    wait_until(lambda: rig.locks.info(key).waiters, PATIENCE)  # type: ignore[union-attr]
+    said = locks(rig, "why", key)
+    assert said.code == 0
+    assert f"Lock '{key}' is held by task work[{holder.id}]" in said.out
+    assert "is alive and runs it" in said.out
+    assert f"1. task work[{waiter.id}]" in said.out
+    assert f"waits for lock '{key}', as number 1 of 1" in locks(rig, "why", waiter.id).out
+    assert f"Task {holder.id} holds lock" in "".join(
+        locks(rig, "why", holder.id, "--json").json["sentences"]
+    )
+    rig.open(key)
+    waiter.get(timeout=PATIENCE)
+    with rig.locks.hold(key):
+        skipped = rig.task("work").delay(key)
+        skipped.get(timeout=PATIENCE)
+    said = locks(rig, "why", skipped.id)
+    assert said.code == 1
+    assert f"it was skipped because lock '{key}' was held by" in said.out
+
+
+def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
+    result = running(rig, key)
+    before = locks(rig, "release", key, "--dry-run")
+    assert before.out.startswith(f"Would free lock '{key}'")
+    assert rig.locks.is_locked(key)
+    wrong = locks(rig, "release", key, "--if-token", "other")
+    assert (wrong.code, wrong.err) == (1, f"Nobody holds a lock '{key}' with token 'other'.\n")
+    said = locks(rig, "release", key, "--reason", "it hangs", "--by", "ann")
+    assert said.code == 0
+    assert said.out.startswith(f"Freed lock '{key}', held by task work[{result.id}]")
+    assert not rig.locks.is_locked(key)
+    again = locks(rig, "release", key)
+    assert (again.code, again.err) == (1, f"Nobody holds a lock '{key}'.\n")
+    with pytest.raises(Exception, match="lost"):
+        result.get(timeout=PATIENCE)
+    [act] = locks(rig, "history", key, "--json").json
+    assert (act["by"], act["why"]) == ("ann", "it hangs")
+    assert act["holders"][0]["task_id"] == result.id
+    assert "ann took lock" in locks(rig, "history", key).out
+
+
+def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
+    """A star too many must not free half the shop."""
+    names = [f"{key}:{n}" for n in range(3)]
+    for name in names:
+        take(rig, name)
+
+    def still_held() -> list[str]:
+        return [name for name in names if rig.locks.is_locked(name)]
+
+    for answer in ("", "n\n"):
+        said = locks(rig, "release", f"{key}:*", said=answer)
+        assert said.code == 1
+        assert "Free these 3 locks?" in said.out
+        assert said.err.endswith("Nothing was freed.\n")
+    assert still_held() == names
+    said = locks(rig, "release", f"{key}:*", "--yes", "--json")
+    assert {lock["name"] for lock in said.json["freed"]} == set(names)
+    assert still_held() == []
+
+
+def test_stop_reaches_the_task(rig: Rig, key: str) -> None:
+    """It keeps the lock, hears of it with a renewal, and its `check()` raises."""
+    result = rig.task("work").apply_async((key, key), lock={"ttl": 3})
+    rig.wait_started(result)
+    said = locks(rig, "stop", key, "--reason", "deploy")
+    assert said.code == 0
+    assert f"Asked task work[{result.id}]" in said.out
+    assert rig.locks.is_locked(key)
+    _wait_renewed(rig, key, times=2)
+    rig.open(key)
+    with pytest.raises(Exception, match="asked to stop"):
+        result.get(timeout=PATIENCE)
+    assert "to stop and give back" in locks(rig, "history", key).out
+
+
+def _wait_renewed(rig: Rig, key: str, times: int) -> None:
+    for _ in range(times):
+        [before] = rig.locks.holders(key)
+        wait_until(
+            lambda before=before: rig.locks.holders(key)[0].expires_at > before.expires_at,
+            PATIENCE,
+            what="a renewal",
+        )
+
+
+def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
+    """A newline, an escape sequence, quotes, a bidi override: shown as what they are."""
+    take(rig, HOSTILE, task_id=HOSTILE, task=HOSTILE, worker=HOSTILE)
+    for command in (["list"], ["info", HOSTILE], ["stale"]):
+        said = locks(rig, *command)
+        assert said.code == 0, said
+        assert r"in\nvoice \x1b[31m" in said.out
+        assert "\u202e" not in said.out
+        assert "in\nvoice" not in said.out
+    assert [lock["name"] for lock in locks(rig, "list", "--json", "in*").json] == [HOSTILE]
+    said = locks(rig, "release", HOSTILE, "--reason", HOSTILE, "--by", HOSTILE)
+    assert said.code == 0
+    assert not rig.locks.is_locked(HOSTILE)
+    [act] = locks(rig, "history", HOSTILE, "--json").json
+    assert act["why"] == HOSTILE
+    assert "in\nvoice" not in locks(rig, "history").out
+
+
+def test_bad_input_is_answered_with_a_sentence(rig: Rig) -> None:
+    said = locks(rig, "info", "")
+    assert (said.code, "not empty" in said.err) == (2, True)
+    said = locks(rig, "relase", "x")
+    assert (said.code, "No such command" in said.err) == (2, True)
+
+
+def test_bad_settings_are_answered_with_a_sentence(rig: Rig) -> None:
+    said = locks(rig, "list", locks_ttl=0.1)
+    assert said.code == 2
+    assert "ttl" in said.err
+    assert alone("nonsense", "list").code == 2
+    assert "celery -A proj locks sweep" in alone(rig.server.url, "sweep").err
+
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("command", ["list", "sweep", "check"])
+def test_a_server_that_is_down_ends_with_3(rig: Rig, command: str) -> None:
+    said = locks(rig, command, "--json", locks_url=NOWHERE)
+    assert said.code == 3
+    assert "gave no answer" in said.err
+
+
+def test_a_broker_that_is_down_does_not_hide_the_locks(rig: Rig, key: str) -> None:
+    """Then nobody can be asked; what the store knows is shown, and nothing is swept."""
+    take(rig, key, worker="w", task_id="t")
+    down = {"locks_url": rig.server.url, "broker_url": NOWHERE, "result_backend": NOWHERE}
+    said = locks(rig, "info", key, **down)
+    assert said.code == 0
+    assert "the broker gives no answer" in said.out
+    assert locks(rig, "why", "nothing", **down).code == 1
+    said = locks(rig, "sweep", **down)
+    assert said.code == 3
+    assert "nobody knows which workers live" in said.err
+
+
+def test_stale_finds_what_no_worker_answers_for(rig: Rig, key: str) -> None:
+    running(rig, key)
+    take(rig, f"{key}:left", ttl=3600, worker="gone@nowhere", task_id="t")
+    found = {one["name"]: one["verdict"] for one in locks(rig, "stale", "--json").json}
+    assert found[f"{key}:left"] == "silent"
+    assert key not in found
+    assert "gone@nowhere does not answer" in locks(rig, "stale").out
+    old = {one["name"] for one in locks(rig, "stale", "--older-than", "0", "--json").json}
+    assert key in old
+    swept = locks(rig, "sweep", "--json").json
+    assert [one["name"] for one in swept["spared"]] == [f"{key}:left"]
+    assert rig.locks.is_locked(f"{key}:left"), "its renewal is not overdue yet"
+    admin.force_release(rig.locks, f"{key}:left")
+
+
+def test_check_lints_the_app(rig: Rig) -> None:
+    found = locks(rig, "check", "--json").json
+    assert all(finding["level"] == "note" for finding in found), found
+    assert locks(rig, "check").out.endswith("Nothing is wrong.\n")
+    short = {"broker_transport_options": {"visibility_timeout": 5}}
+    said = locks(rig, "check", **short)
+    assert said.code == 1
+    assert re.search(r"^warning +late: .*visibility_timeout", said.out, re.MULTILINE)
+
+
+def test_check_sees_a_server_that_evicts() -> None:
+    with EmbeddedServer({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}) as server:
+        said = alone(server.url, "check")
+    assert said.code == 1
+    assert "allkeys-lru" in said.out
+
+
+def test_top_without_a_screen(rig: Rig, key: str) -> None:
+    take(rig, key)
+    said = locks(rig, "top", key, "--times", "2", "--every", "0.1")
+    assert said.code == 0
+    assert said.out.count("1 lock at") == 2
+    lines = locks(rig, "top", key, "--times", "2", "--every", "0.1", "--json").out.splitlines()
+    assert [json.loads(line)[0]["name"] for line in lines] == [key, key]
+
+
+def test_top_on_a_screen(rig: Rig, key: str) -> None:
+    """With rich a table, without it a plain one; both end by themselves when told how often."""
+    take(rig, key)
+    outer, inner = pty.openpty()
+    code = "from celery_locks.cli import main; main()"
+    command = [sys.executable, "-c", code, "--url", rig.server.url]
+    command += ["top", key, "--times", "2", "--every", "0.1"]
+    env = {**os.environ, "PYTHONPATH": PATH, "TERM": "xterm", "COLUMNS": "150"}
+    top = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=env)
+    os.close(inner)
+    said = b""
+    try:
+        while chunk := _read(outer):
+            said += chunk
+        assert top.wait(30) == 0, said
+    finally:
+        os.close(outer)
+        top.kill()
+        top.wait()
+    assert key.encode() in said
+    assert b"\x1b[" in said
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says EIO when the other end is closed
+        return b""
+
+
+def test_remote_control(rig: Rig, key: str) -> None:
+    """`celery inspect locks` and `celery control release_lock`, over the broker."""
+    result = running(rig, key)
+    said = celery(rig, "inspect", "locks", "--json")
+    assert said.code == 0, said.err
+    [(worker, held)] = said.json.items()
+    assert worker.startswith("one@")
+    assert {"name": key, "task_id": result.id}.items() <= held[0].items()
+    said = celery(rig, "control", "release_lock", key, "it hangs", "--json")
+    assert said.code == 0, said.err
+    [freed] = said.json[0][worker]["ok"]["freed"]
+    assert freed["task_id"] == result.id
+    assert not rig.locks.is_locked(key)
+    [act] = admin.history(rig.locks, key)
+    assert act.why == "it hangs"
+    said = celery(rig, "control", "release_lock", key, "--json")
+    assert said.json[0][worker] == {"ok": {"freed": []}}
+
+
+def test_three_in_the_morning() -> None:
+    """The worker's machine dies: `why` says so, `sweep` frees it, the record shows it.
+
+    An act is recorded only if the lock was held until then: it did not lapse by itself.
+    """
+    with fresh_rig(locks_ttl=40) as rig:
+        with rig.worker("-n", "night@%h") as worker:
+            result = rig.task("work").delay("invoice:42", "never")
+            rig.wait_started(result)
+            worker.kill()
+            said = locks(rig, "why", "invoice:42")
+            assert said.code == 0
+            assert "does not answer" in said.out
+            assert "comes free by itself in" in said.out
+            early = locks(rig, "sweep", "--dry-run", "--json").json
+            assert [one["name"] for one in early["freed"] + early["spared"]] == ["invoice:42"]
+            swept = locks(rig, "sweep", "--wait", "35", "--by", "ann", "--json").json
+            assert [one["name"] for one in swept["freed"]] == ["invoice:42"]
+            assert not rig.locks.is_locked("invoice:42")
+            [act] = locks(rig, "history", "invoice:42", "--json").json
+            assert act["by"] == "ann"
+            assert "night@" in act["why"]
+            assert act["holders"][0]["task_id"] == result.id
+            after = locks(rig, "why", "invoice:42")
+            assert after.code == 1
+            assert "ann took lock 'invoice:42' from task work" in after.out

@@ -1,0 +1,320 @@
+"""The operator's answers, on a store in memory; Celery's answers are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+from celery import Celery
+
+from celery_locks import LockedTask, Locks, LockUnavailable, LockUsageError, admin
+from celery_locks.admin import leftovers, liveness
+from celery_locks.admin.liveness import judge
+from celery_locks.integration.roll_call import RollCall
+from celery_locks.model import Holder, LockSpec
+from celery_locks.store.verbs import QUEUED
+
+NOBODY: dict[str, Any] = {}
+
+
+@pytest.fixture
+def locks() -> Iterator[Locks]:
+    made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
+    yield made
+    made.close()
+
+
+def take(locks: Locks, name: str, token: str = "", **said: Any) -> Any:
+    """Held without a keeper: as by a process that is gone."""
+    spec = LockSpec(name, said.pop("ttl", 60.0), said.pop("limit", 1))
+    alive = said.pop("alive", 0)
+    call = locks.verbs.acquire(spec, token or f"token of {name}", Holder(**said), alive=alive)
+    return locks.perform(call)
+
+
+def held(**said: Any) -> Holder:
+    """A holder of a ttl of 30 s, acquired at 1000 and renewed at 1090 by the server's clock."""
+    usual = {"ttl": 30.0, "acquired_at": 1000.0, "expires_at": 1120.0, "task_id": "t"}
+    return Holder(token="x", worker="w", pid=7, **{**usual, **said})
+
+
+@pytest.fixture
+def roll(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`roll(first, second, …)`: what Celery answers, the last one from then on."""
+
+    def answer(*rolls: RollCall) -> list[Any]:
+        asked: list[Any] = []
+
+        def call(app: Any, workers: Any = None, timeout: float = 0) -> RollCall:
+            asked.append(workers)
+            return rolls[min(len(asked), len(rolls)) - 1]
+
+        monkeypatch.setattr(leftovers, "call_the_roll", call)
+        monkeypatch.setattr(liveness, "call_the_roll", call)
+        return asked
+
+    return answer
+
+
+def overdue(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every renewal from now on counts as overdue."""
+    monkeypatch.setattr(liveness, "_OVERDUE", -1.0)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name", "fits"),
+    [
+        ("a*", "abc", True),
+        ("a*", "ba", False),
+        ("a?c", "abc", True),
+        ("job[*]", "job[1]", True),
+        ("job[1]", "job1", False),
+        ("*", "two\nlines", True),
+        (".*", "abc", False),
+    ],
+)
+def test_glob_knows_star_and_question_mark_only(glob: str, name: str, fits: bool) -> None:
+    """The default name of a lock is task[id]: brackets must mean themselves."""
+    assert admin.matcher(glob)(name) is fits
+
+
+def test_list_filters(locks: Locks) -> None:
+    take(locks, "a1", task="mail", worker="w1", task_id="1")
+    take(locks, "a2", task="bill", worker="w2", task_id="2")
+    take(locks, "b1", task="bill", task_id="3", retries=-1)
+    take(locks, "a1", "waiter", task="bill", worker="w2", task_id="4", alive=60)
+
+    def names(**filters: Any) -> set[str]:
+        return {lock.name for lock in admin.list_locks(locks, **filters)}
+
+    assert names() == {"a1", "a2", "b1"}
+    assert names(glob="a*") == {"a1", "a2"}
+    assert names(task="mail") == {"a1"}
+    assert names(task="b*") == {"a1", "a2", "b1"}
+    assert names(worker="w2") == {"a1", "a2"}
+    assert names(worker="w2", task="mail") == set()
+    assert names(state="waiting") == {"a1"}
+    assert names(state="queued") == {"b1"}
+    assert names(state="held") == {"a1", "a2"}
+
+
+def test_list_refuses_an_unknown_state_at_once(locks: Locks) -> None:
+    with pytest.raises(LockUsageError, match="'held' or 'waiting' or 'queued'"):
+        admin.list_locks(locks, state="stuck")  # type: ignore[arg-type]
+
+
+ALIVE = RollCall({"w": {"t": 7}})
+
+
+@pytest.mark.parametrize(
+    ("holder", "as_of", "roll", "verdict"),
+    [
+        (held(), 1091, ALIVE, "running"),
+        (held(), 1119, ALIVE, "running"),
+        (held(), 1091, RollCall({"w": {"u": 7}}), "absent"),
+        (held(), 1091, RollCall({"v": {}}), "silent"),
+        (held(), 1106, RollCall({"v": {}}), "gone"),
+        (held(), 1106, RollCall(trouble="no broker"), "late"),
+        (held(), 1091, RollCall(trouble="no broker"), "renewed"),
+        (held(), 1106, None, "late"),
+        (held(), 1091, None, "renewed"),
+        (held(retries=-1), 1119, RollCall({}), "queued"),
+        # Handed over a moment ago, with a claim of a second.
+        (held(acquired_at=1119, expires_at=1120), 1119.5, RollCall({}), "silent"),
+    ],
+)
+def test_verdict(holder: Holder, as_of: float, roll: RollCall | None, verdict: str) -> None:
+    """Dead is only who is silent and does not renew either."""
+    assert judge(holder, as_of, roll).verdict == verdict
+
+
+def test_verdict_says_another_pid() -> None:
+    other = judge(held(), 1091, RollCall({"w": {"t": 8}}))
+    assert "but in pid 8" in other.sentence
+    assert "in pid 7" in judge(held(), 1091, ALIVE).sentence
+
+
+def test_verdict_of_the_rest_of_at_least() -> None:
+    kept = Holder(token="-x", ttl=30, expires_at=1120, worker="w")
+    assert judge(kept, 1119, RollCall({})).verdict == "ended"
+
+
+def test_info_judges_each_holder(locks: Locks, roll: Any) -> None:
+    take(locks, "s", "1", limit=2, worker="w", task_id="t", pid=7)
+    take(locks, "s", "2", limit=2, worker="v", task_id="u")
+    asked = roll(ALIVE)
+    detail = admin.info(locks, "s", app=object())
+    assert detail
+    assert {(one.holder.token, one.verdict) for one in detail.liveness} == {
+        ("1", "running"),
+        ("2", "silent"),
+    }
+    assert asked == [{"v", "w"}]
+    said = detail.as_dict()
+    assert {h["liveness"]["verdict"] for h in said["holders"]} == {"running", "silent"}
+    assert admin.info(locks, "free") is None
+
+
+def test_stale_asks_twice(locks: Locks, roll: Any) -> None:
+    """A worker may be slow to answer once."""
+    take(locks, "a", worker="w", task_id="t")
+    take(locks, "b", worker="v", task_id="u")
+    asked = roll(RollCall(NOBODY), ALIVE)
+    assert [one.name for one in admin.stale(locks, object())] == ["b"]
+    assert asked[0] is None
+    assert sorted(asked[1]) == ["v", "w"]
+
+
+def test_stale_finds_the_old(locks: Locks, roll: Any) -> None:
+    take(locks, "a", worker="w", task_id="t")
+    roll(ALIVE)
+    assert admin.stale(locks, object(), older_than=60) == []
+    [old] = admin.stale(locks, object(), older_than=-1)
+    assert old.is_old
+    assert "held for" in old.sentence
+
+
+def test_sweep_frees_the_gone_only(
+    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither who answers, nor who may yet renew, nor a queued message, nor a plain process."""
+    take(locks, "alive", worker="w", task_id="t")
+    take(locks, "dead", worker="v", task_id="u")
+    take(locks, "queued", task_id="q", retries=-1)
+    take(locks, "plain", host="h", pid=1)
+    roll(ALIVE)
+    swept = admin.sweep(locks, object())
+    assert [one.name for one in swept.spared] == ["dead"]
+    assert swept.freed == ()
+    overdue(locks, monkeypatch)
+    assert [one.name for one in admin.sweep(locks, object(), dry_run=True).freed] == ["dead"]
+    assert locks.is_locked("dead")
+    swept = admin.sweep(locks, object(), by="cron")
+    assert [one.name for one in swept.freed] == ["dead"]
+    assert {lock.name for lock in admin.list_locks(locks)} == {"alive", "queued", "plain"}
+    [act] = admin.history(locks)
+    assert (act.name, act.by) == ("dead", "cron")
+    assert "does not answer" in act.why
+
+
+def test_sweep_refuses_when_nobody_can_be_asked(
+    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker, no verdict: everything would look dead."""
+    take(locks, "dead", worker="v", task_id="u")
+    overdue(locks, monkeypatch)
+    roll(RollCall(trouble="the broker gives no answer"))
+    with pytest.raises(LockUnavailable, match="which workers live"):
+        admin.sweep(locks, object())
+    assert locks.is_locked("dead")
+
+
+def test_why_tells_of_holder_and_waiters(locks: Locks) -> None:
+    take(locks, "a", worker="w", task="bill", task_id="t", retries=2)
+    take(locks, "a", "second", worker="w", task="bill", task_id="u", alive=60)
+    said = "\n".join(admin.why(locks, "a").sentences)
+    assert "Lock 'a' is held by task bill[t] on w" in said
+    assert "retry 2" in said
+    assert "1 waits for it:\n  1. task bill[u] on w" in said
+
+
+def test_why_takes_a_task_id(locks: Locks) -> None:
+    take(locks, "a", worker="w", task="bill", task_id="t")
+    take(locks, "a", "second", worker="w", task="bill", task_id="u", alive=60)
+    assert "Task t holds lock 'a'." in admin.why(locks, "t").sentences
+    assert "Task u waits for lock 'a', as number 1 of 1." in admin.why(locks, "u").sentences
+
+
+def test_why_finds_the_queued_message_by_the_name(locks: Locks) -> None:
+    take(locks, "a" + QUEUED, task="bill", task_id="t", retries=-1, ttl=3600)
+    why = admin.why(locks, "a")
+    assert len(why.locks) == 1
+    assert any("no worker has begun" in sentence for sentence in why.sentences)
+
+
+def test_why_of_a_free_lock_tells_what_was_done_to_it(locks: Locks) -> None:
+    take(locks, "a", worker="w", task="bill", task_id="t")
+    admin.force_release(locks, "a", reason="it hung", by="ann")
+    why = admin.why(locks, "a")
+    assert why.locks == ()
+    said = "\n".join(why.sentences)
+    assert "No lock 'a' is held" in said
+    assert "ann took lock 'a' from task bill[t] on w" in said
+    assert "it hung" in said
+
+
+def test_why_tells_of_a_skip(locks: Locks) -> None:
+    app = Celery("t", broker="memory://", backend="cache+memory://", set_as_current=False)
+    value = {"skipped": True, "lock": "a", "holder": Holder(task_id="t", worker="w").as_dict()}
+    app.backend.store_result("u", value, "SUCCESS")
+    app.conf.worker_enable_remote_control = False
+    said = admin.why(locks, "u", app).sentences
+    assert any("skipped because lock 'a' was held by task [t] on w" in one for one in said)
+
+
+def test_force_release_signs_with_the_user(locks: Locks) -> None:
+    take(locks, "a")
+    admin.force_release(locks, "a")
+    assert admin.history(locks)[0].by == admin.this_operator()
+    with pytest.raises(LockUsageError):
+        admin.force_release(locks, "")
+
+
+def lint(locks: Locks, server: dict[str, str] | None = None, **conf: Any) -> set[tuple[str, str]]:
+    app = Celery("t", broker="redis://nowhere", set_as_current=False)
+    app.conf.update(conf)
+    locked: dict[str, Any] = {"base": LockedTask, "shared": False}
+
+    @app.task(name="late", acks_late=True, lock_key="{n}", **locked)
+    def late(n: int) -> None: ...
+
+    @app.task(
+        name="waits", time_limit=20, lock_ttl=30, lock_on_conflict="wait", lock_wait=60, **locked
+    )
+    def waits() -> None: ...
+
+    @app.task(name="open", lock_enabled=False, **locked)
+    def open_() -> None: ...
+
+    return {(finding.where, finding.level) for finding in admin.check(locks, app)}
+
+
+def test_check_of_tasks(locks: Locks) -> None:
+    found = lint(locks)
+    assert ("waits", "warning") in found
+    assert ("waits", "note") in found
+    assert ("late", "note") in found
+    assert ("late", "warning") not in found
+    assert not any(where == "open" for where, _ in found)
+
+
+def test_check_of_redelivery(locks: Locks) -> None:
+    short = {"broker_transport_options": {"visibility_timeout": 20}}
+    assert ("late", "warning") in lint(locks, **short)
+    assert ("late", "warning") in lint(locks, locks_keep_invisible=False)
+    assert ("late", "warning") not in lint(locks, locks_keep_invisible=False, task_time_limit=60)
+
+
+def test_check_of_settings(locks: Locks) -> None:
+    found = lint(locks, task_always_eager=True, worker_enable_remote_control=False)
+    assert {("settings", "warning"), ("settings", "note")} <= found
+
+
+@pytest.mark.parametrize(
+    ("said", "levels"),
+    [
+        ({"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "role": "master"}, []),
+        ({"redis_version": "6.0.9"}, ["error"]),
+        ({"redis_version": "7.2.4", "maxmemory_policy": "allkeys-lru"}, ["error"]),
+        ({"redis_version": "7.2.4", "maxmemory_policy": "volatile-lru"}, []),
+        ({"redis_version": "7.2.4", "role": "slave"}, ["error"]),
+        ({}, ["note"]),
+    ],
+)
+def test_check_of_the_server(
+    locks: Locks, said: dict[str, str], levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(locks), "perform", lambda self, call: said)
+    assert [finding.level for finding in admin.check_server(locks)] == levels
