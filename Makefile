@@ -62,7 +62,7 @@ format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -112,7 +112,7 @@ class Holder:
     @property
     def is_queued(self) -> bool:
         """A message that waits to begin, or to begin again; nobody is at work."""
-        return self.token.startswith(QUEUED_TOKEN)
+        return self.retries < 0 or self.token.startswith(QUEUED_TOKEN)
 
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
