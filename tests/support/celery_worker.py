@@ -14,6 +14,7 @@ from typing import Any
 import redis
 
 from celery_locks import Locks
+from celery_locks.integration.app import locks_of
 from celery_locks.testing.children import Child, new_directory
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE, EVENTS, JOURNAL, make_app
@@ -83,6 +84,8 @@ class Rig:
     def close(self) -> None:
         # A result that outlives the server (a failed test's) would try to unsubscribe, for minutes.
         self.app.backend.remove_pending_result = lambda result: result
+        self.locks.close()
+        locks_of(self.app).close()
         self.app.close()
         self.redis.close()
 

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery, Task, shared_task
 
 from celery_locks import LockedTask, LockUsageError, single_instance
+from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import current_lease
 from celery_locks.testing.servers import EmbeddedServer
 
@@ -17,6 +18,7 @@ from celery_locks.testing.servers import EmbeddedServer
 def app(valkey: EmbeddedServer) -> Iterator[Celery]:
     app = Celery("unit", broker=valkey.url, backend="cache+memory://", set_as_current=False)
     yield app
+    locks_of(app).close()
     app.close()
 
 
@@ -284,6 +286,7 @@ def test_as_the_default_base_of_an_app(valkey: EmbeddedServer) -> None:
     result = any_task.apply()
     assert result.get() == f"any_task[{result.id}]"
     assert free_task.apply().get() is None
+    locks_of(app).close()
     app.close()
 
 
