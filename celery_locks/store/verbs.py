@@ -46,6 +46,7 @@ class Done(Enum):
 
     DONE = "done"
     REPLACED = "replaced"  # it never began: another message took its place
+    REPLACING = "replacing"  # another message is about to, if it can be sent
 
 
 DONE = Done.DONE
@@ -231,6 +232,8 @@ def _ms(seconds: float) -> int:
 
 def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
+        if reply[1] == b"?":
+            return Done.REPLACING
         return Done.REPLACED if int(reply[1]) >= SUPERSEDED else DONE
     if reply[0] == b"limit":
         raise LimitMismatch(

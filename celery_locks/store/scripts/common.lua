@@ -7,7 +7,8 @@
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
 --
---   d:<job>   string  the attempt that ended, for copies of its message that come late; expires
+--   d:<job>   string  the attempt that ended, for copies of its message that come late; expires;
+--                     '?' while another message is about to replace it
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.
@@ -29,6 +30,8 @@ local CLAIM_MS = 1000
 local FORGET_MS = 60000
 -- The attempt that a replaced message is marked to have ended with: more than any; as in verbs.py.
 local SUPERSEDED = 1000000000000000
+-- As long a message that is replaced waits for the word that the new one is sent.
+local REPLACING_MS = 10000
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
