@@ -98,8 +98,8 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
 
 
 def on_done(call: Situation) -> Decision:
-    """Another copy of this message has ended, but its result is not to be seen yet."""
-    return _again(call, "another copy of this very message has run")
+    """Another copy of this message has ended, or replaced it, but that is not to be seen yet."""
+    return _again(call, "another copy of this very message has run, or is replacing it")
 
 
 def _again(call: Situation, why: str) -> Decision:

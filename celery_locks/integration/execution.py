@@ -430,6 +430,8 @@ class Execution:
     def _already_done(self, name: str, answer: Done) -> None:
         """A copy of this message has run to its end, or another message took its place."""
         task, request = self.task, self.request
+        if answer.is_being_replaced:
+            self._requeue(name, policy.on_done(self._situation()))
         has_result = not isinstance(task.backend, DisabledBackend)
         if has_result and not (request.ignore_result or task.ignore_result):
             state = task.AsyncResult(request.id).state

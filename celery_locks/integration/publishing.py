@@ -13,8 +13,9 @@ In a canvas the ids are frozen and others wait for them: there a duplicate is pu
 same, and the run decides; nor does anything raise there that the run can say in its result.
 
 ``replace`` takes the place of the queued message first, then sends, then marks the other as ended:
-whoever dies in between leaves a message that comes back until it can run, never none. The run of
-the new message sets the mark too, so the old one cannot come after it.
+meanwhile the old one comes back again and again, and if nobody ever sends, it runs. So whoever dies
+in between leaves one message that will run, never none. The run of the new message sets the mark
+too, so the old one cannot come after it.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ class Done(NamedTuple):
 
     mark: str = ""
     was_replaced: bool = False  # it never began: another message took its place
+    is_being_replaced: bool = False  # another message is about to, if it can be sent
 
 
 class Once(NamedTuple):
@@ -294,6 +295,8 @@ def _ms(seconds: float) -> int:
 
 def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
+        if reply[1] == b"?":
+            return Done(is_being_replaced=True)
         return Done(was_replaced=int(reply[1]) >= SUPERSEDED)
     if reply[0] == b"once":
         return Done(reply[1].decode())

@@ -230,6 +230,22 @@ def test_replace_from_many_threads_runs_one(rig: Rig, key: str) -> None:
     assert values(rig, key) == [value]
 
 
+def test_replace_races_with_the_start_and_loses_nothing(rig: Rig, key: str) -> None:
+    """Published at all moments of the others' lives: what runs, runs in order and once; the last
+    one runs last; every result comes."""
+    lock, results = {**REPLACE, "scope": "queued"}, []
+    for n in range(200):
+        results.append(rig.task("sent").apply_async([key, n], lock=lock))
+        time.sleep(0.004 * (n % 7))
+    wait_until(lambda: all(r.ready() for r in results), PATIENCE, every=0.2, what="all results")
+    wait_drained(rig)
+    ran = values(rig, key)
+    assert ran == sorted(set(ran))
+    assert ran[-1] == 199
+    assert [r.state for r in results].count("SUCCESS") == len(ran) > 1
+    never_two_at_once(rig, key)
+
+
 def test_replace_cannot_take_out_what_runs(rig: Rig, key: str) -> None:
     """It goes in beside, and its run waits for its turn: the change is not lost."""
     first = hold_running(rig, key)

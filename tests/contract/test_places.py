@@ -89,11 +89,12 @@ def test_a_replaced_message_does_not_begin(locks: Locks, place: Place) -> None:
     """Marked by the publisher, or by the beginning of the one that replaced it."""
     published(locks, "a", "one")
     published(locks, "a", "two", replaces=queued_token("one"))
-    assert isinstance(begun(locks, "a", "one"), Conflict)
+    assert begun(locks, "a", "one") == Done(is_being_replaced=True)
+    assert begun(locks, "a" + QUEUED, "one") == Done(is_being_replaced=True)
     begun(locks, "a", "two", supersedes=("one", 60.0))
-    assert begun(locks, "a", "one") is Done.REPLACED
+    assert begun(locks, "a", "one") == Done(was_replaced=True)
     locks.perform(locks.verbs.supersede("a", "three", 60.0))
-    assert begun(locks, "a", "three") is Done.REPLACED
+    assert begun(locks, "a", "three") == Done(was_replaced=True)
     assert tokens(locks, "a") == ["run-two"]
 
 

@@ -10,7 +10,7 @@
 --      is then left with the grant already
 -- returns the fence (an integer): granted
 --         {'replaced', fence}: granted in the place of 13, whose since it keeps
---         {'done', attempt}: it has
+--         {'done', attempt}: it has; {'done', '?'}: it is just being replaced
 --         {'once', mark}: the work is done
 --         {'limit', n}: held with limit n, not ours
 --         {'busy', lapses in ms, position, now, ticket or 0, [token, expiry, record]...}: up to 8
@@ -146,7 +146,7 @@ end
 
 if ARGV[10] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
-  if ended and tonumber(ended) >= attempt then return {'done', ended} end
+  if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
 end
 if ARGV[16] ~= '' then
   local mark = redis.call('GET', root .. ARGV[16])
@@ -179,9 +179,11 @@ end
 local former, twin = kin(holders)
 if twin then return give_way(twin) end
 if ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
-  local since, tries = record(ARGV[13]):match('^%d+ (%d+) %d+ %d+ %S+ (%d+)')
+  local since, theirs, tries = record(ARGV[13]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
   if tries == '0' then
     free(ARGV[13])
+    -- Until the new message is sent the old one shall wait, not run; if it never is, run after all.
+    redis.call('SET', root .. 'd:' .. theirs, '?', 'PX', REPLACING_MS)
     return {'replaced', take(tonumber(since))}
   end
 end

@@ -31,6 +31,8 @@ local CLAIM_MS = 1000
 local FORGET_MS = 60000
 -- The attempt that a replaced message is marked to have ended with: more than any; as in verbs.py.
 local SUPERSEDED = 1000000000000000
+-- As long a message that is replaced waits for the word that the new one is sent.
+local REPLACING_MS = 10000
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
