@@ -82,13 +82,14 @@ class _BufferFlows:
         cast(Any, self._faces).adopt(lease)
         try:
             found = yield self._verbs.take_batch(place, lease.token, self.batch)
+            if found is None:
+                lease.lose("the lock server no longer has it: taken over, freed or wiped")
+                lease.check()
+            return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
+            # A batch that it may have stays in flight until the next one comes.
             yield from flows.release(lease)
             raise
-        if found is None:
-            lease.lose("the lock server no longer has it: taken over, freed or wiped")
-            lease.check()
-        return Batch(lease, [json.loads(message) for message in found])
 
     def _end(self, user: str, batch: Batch, *, done: bool) -> Flow[None]:
         flows: Any = self._faces.flows

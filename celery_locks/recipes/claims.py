@@ -11,7 +11,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.locks import Locks
 from celery_locks.model import LockSpec
-from celery_locks.once import Once, Repeat, parted
+from celery_locks.once import RESULT_BYTES, Once, Repeat, parted
 from celery_locks.recipes.once import JSON, begin, finish, give_up
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
@@ -82,8 +82,8 @@ def claim_or_create(
     A bound key takes no lock. Otherwise the lock is held around the creation only, the binding is
     looked for again in the call that takes it, and is written in the call that gives it back. Who
     comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. ``lock_ttl`` is how long
-    the lock outlives a creator that dies. A factory that raises, or
-    whose value has no JSON form, leaves no binding.
+    the lock outlives a creator that dies. A factory that raises, or whose value has no JSON form or
+    one over 64 kB, leaves no binding.
     """
     once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)
     spec = LockSpec(_name(key), lock_ttl, wait=wait)
@@ -100,7 +100,7 @@ def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]
         return False, begun.result
     try:
         value = factory()
-        as_json("what the factory made", value)
+        _check_made(value)
     except BaseException as error:
         locks.follow(give_up(locks, begun, once, error))
         raise
@@ -118,12 +118,19 @@ async def _create_awaited(
         value = factory()
         if inspect.isawaitable(value):
             value = await value
-        as_json("what the factory made", value)
+        _check_made(value)
     except BaseException as error:
         await locks.follow(give_up(locks, begun, once, error))
         raise
     await locks.follow(finish(locks, begun, once, value))
     return True, value
+
+
+def _check_made(value: Any) -> None:
+    """A value that could not be kept would be no binding."""
+    size = len(as_json("what the factory made", value))
+    if size > RESULT_BYTES:
+        raise LockUsageError(f"the factory made {size} bytes of JSON; {RESULT_BYTES} is the most")
 
 
 def _look_then_begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[Any]:

@@ -264,6 +264,8 @@ def test_claim_or_create_makes_one(locks: Locks, place: Place) -> None:
 def test_claim_or_create_value_without_json_leaves_no_binding(locks: Locks) -> None:
     with pytest.raises(LockUsageError, match="no JSON form"):
         claim_or_create(locks, "request:1", object)
+    with pytest.raises(LockUsageError, match="is the most"):
+        claim_or_create(locks, "request:1", lambda: "x" * 70_000)
     assert claim_or_create(locks, "request:1", lambda: 1) == (True, 1)
 
 
