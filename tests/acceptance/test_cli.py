@@ -284,7 +284,9 @@ def test_stale_finds_what_no_worker_answers_for(rig: Rig, key: str) -> None:
     old = {one["name"] for one in locks(rig, "stale", "--older-than", "0", "--json").json}
     assert key in old
     swept = locks(rig, "sweep", "--json").json
-    assert [one["name"] for one in swept["spared"]] == [f"{key}:left"]
+    # Other tests of this worker may have left a task that is just ending.
+    ours = [one["name"] for one in swept["spared"] if one["name"].startswith(key)]
+    assert ours == [f"{key}:left"]
     assert rig.locks.is_locked(f"{key}:left"), "its renewal is not overdue yet"
     admin.force_release(rig.locks, f"{key}:left")
 
