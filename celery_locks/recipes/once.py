@@ -208,7 +208,7 @@ class DoneWork(NamedTuple):
 
 
 def done_work(locks: Locks) -> Iterator[DoneWork]:
-    """Every key that is marked, page by page; ``celery locks once list`` will show this."""
+    """Every key that is marked, page by page; ``celery locks once list`` shows this."""
     verbs, cursor, seen = RecipeVerbs(locks.verbs), "", set[str]()
     while True:
         page: DonePage = locks.perform(verbs.done_page(cursor))

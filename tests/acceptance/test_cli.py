@@ -17,6 +17,7 @@ import pytest
 
 from celery_locks import admin
 from celery_locks.model import Holder, LockSpec
+from celery_locks.recipes import idempotent
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
@@ -289,6 +290,19 @@ def test_stale_finds_what_no_worker_answers_for(rig: Rig, key: str) -> None:
     assert ours == [f"{key}:left"]
     assert rig.locks.is_locked(f"{key}:left"), "its renewal is not overdue yet"
     admin.force_release(rig.locks, f"{key}:left")
+
+
+def test_once_lists_and_resets_what_is_done(rig: Rig, key: str) -> None:
+    """A payment that must be made again after all needs a way to say so."""
+    assert idempotent(rig.locks, key=lambda: key)(lambda: 42)() == 42
+    [work] = [one for one in locks(rig, "once", "list", "--json").json if one["key"] == key]
+    assert work["lapses_in"] > 80_000
+    assert key in locks(rig, "once", "list").out
+    assert "may be done again" in locks(rig, "once", "reset", key).out
+    again = locks(rig, "once", "reset", key)
+    assert (again.code, again.out) == (1, "")
+    assert f"No work is marked as done for {key!r}." in again.err
+    assert key not in locks(rig, "once", "list").out
 
 
 def test_check_lints_the_app(rig: Rig) -> None:
