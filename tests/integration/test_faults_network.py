@@ -171,8 +171,9 @@ def test_question_that_arrives_after_all_is_given_back_too(
     proxy.pass_through()
     wait_until(lambda: nothing_left(valkey), 3)
     direct, spec = locks(valkey.url).locks, LockSpec("belated", 9)
-    direct.perform(direct.verbs.acquire(spec, asked[-1].token, Holder()))
-    assert direct.is_locked("belated")
+    # Judged by its own reply: the debt, paid again and again, may free it before another question.
+    granted = direct.perform(direct.verbs.acquire(spec, asked[-1].token, Holder()))
+    assert isinstance(granted, int), "the question that came late was not granted at all"
     wait_until(lambda: nothing_left(valkey), 4, what="the belated grant to be given back")
 
 
