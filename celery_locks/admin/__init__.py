@@ -14,10 +14,11 @@ from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, moment, span, told, why
 from celery_locks.admin.leftovers import Stale, Swept, stale, sweep
 from celery_locks.admin.lint import Finding, check, check_server
-from celery_locks.admin.listing import LockState, is_glob, list_locks, matcher
+from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import Detail, Liveness, info
 
 __all__ = [
+    "SORTS",
     "Detail",
     "Finding",
     "Liveness",
@@ -42,5 +43,6 @@ __all__ = [
     "sweep",
     "this_operator",
     "told",
+    "wanted",
     "why",
 ]
