@@ -40,16 +40,20 @@ function form(kind, lock, token) {
     el("h2", { id: "act-title" }, isRelease ? "Release lock" : "Ask to stop"),
     el("p", { class: "lock-name" }, shown(lock.name)),
     holderChoice(lock, chosen, isRelease),
-    el("p", { class: "small" }, isRelease ? consequences(lock, chosen) : "It hears this with its next renewal and keeps the lock until it ends by itself. A task that does not listen goes on."),
+    el("p", { class: "small consequences" }),
     reasonField(isRelease),
     el("div", { class: "pair" },
-      isRelease && graceField(chosen),
+      isRelease && graceField(),
       el("label", {}, "Your name, for the record", el("input", { name: "by", maxlength: "200", autocomplete: "name", value: signature() }))),
-    isRelease && isAtWork(chosen) && sureField(),
+    isRelease && sureField(),
     el("p", { class: "refusal", role: "alert" }),
     el("div", { class: "buttons" },
       el("button", { type: "button", class: "cancel", onclick: () => $("act").close() }, "Cancel"),
       el("button", { class: isRelease ? "danger" : "primary" }, isRelease ? "Release" : "Ask to stop")));
+  fit(made, lock, chosen, isRelease);
+  made.querySelector("fieldset").addEventListener("change", (event) => {
+    fit(made, lock, lock.holders.find((one) => one.token === event.target.value), isRelease);
+  });
   made.addEventListener("submit", (event) => {
     event.preventDefault();
     send(kind, lock, made);
@@ -66,6 +70,18 @@ function holderChoice(lock, chosen, isRelease) {
         holder.liveness && el("small", { class: `verdict ${holder.liveness.verdict}` }, shown(holder.liveness.sentence))))));
 }
 
+// What is to be known and confirmed depends on the holder that is chosen.
+function fit(made, lock, holder, isRelease) {
+  made.querySelector(".consequences").textContent = isRelease
+    ? consequences(lock, holder)
+    : "It hears this with its next renewal and keeps the lock until it ends by itself. A task that does not listen goes on.";
+  if (!isRelease) return;
+  // One that is dead cannot use a grace.
+  made.elements.grace.value = isAtWork(holder) ? "5" : "0";
+  made.elements.sure.required = isAtWork(holder);
+  made.querySelector(".sure").hidden = !isAtWork(holder);
+}
+
 function consequences(lock, holder) {
   const next = lock.waiters.length ? `The first of ${plural(lock.waiters.length, "waiter", "waiters")} gets it at once. ` : "";
   if (isQueued(holder)) return `${next}The message stays in the queue and needs the lock again when it begins.`;
@@ -78,14 +94,13 @@ function reasonField(isRequired) {
   return el("label", {}, label, el("textarea", { name: "reason", rows: "2", maxlength: "500", required: isRequired, placeholder: "For whoever reads the history tomorrow" }));
 }
 
-// A holder that is dead cannot use a grace.
-function graceField(holder) {
-  return el("label", {}, "Seconds of grace, to stop by itself",
-    el("input", { name: "grace", type: "number", min: "0", max: "60", step: "1", required: true, value: isAtWork(holder) ? "5" : "0" }));
+function graceField() {
+  return el("label", { title: "It is asked to stop first, and has so long to give the lock back by itself" }, "Grace, in seconds",
+    el("input", { name: "grace", type: "number", min: "0", max: "60", step: "1", required: true }));
 }
 
 function sureField() {
-  return el("label", { class: "sure" }, el("input", { type: "checkbox", name: "sure", required: true }),
+  return el("label", { class: "sure" }, el("input", { type: "checkbox", name: "sure" }),
     el("span", {}, "It seems to be at work. Take the lock from it all the same."));
 }
 

@@ -74,9 +74,8 @@ async function enter() {
   const said = await get("me");
   Object.assign(session, said);
   heard(said.now);
-  $("role").textContent = said.role === "write" ? "may release" : "read only";
+  $("role").hidden = said.role === "write";
   $("sign-in").hidden = true;
-  for (const id of ["role", "pulse"]) $(id).hidden = false;
   document.querySelector(".views").hidden = false;
   $("sign-out").hidden = !hasKey();
   arrived(place, { view: "" });
@@ -93,6 +92,7 @@ function arrived(now, before) {
   showPlace();
   showDetail();
   if (now.view !== before.view) showReport();
+  $("pulse").hidden = now.view !== "locks";
   if (now.view !== "locks") list.stop();
   else if (!before.view || before.view !== now.view) list.start();
   else if (now.lock === before.lock) list.now();

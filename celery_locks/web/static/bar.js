@@ -2,7 +2,7 @@
 
 import { el, write } from "./dom.js";
 import { isStanding, serverNow } from "./clock.js";
-import { span } from "./text.js";
+import { brief } from "./text.js";
 
 const REFILL = 350;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -63,7 +63,7 @@ export class Bar {
     this.fill.style.setProperty("transform", `scaleX(${this.share})`);
     this.node.classList.toggle("overdue", this.share < 0.5);
     this.node.classList.toggle("last", this.share < 0.25);
-    write(this.text, this.holder ? span(this.left) : "–");
+    write(this.text, this.holder ? brief(this.left, 120) : "–");
     if (!this.motion) return;
     if (isStanding()) this.motion.pause();
     else if (this.motion.playState === "paused") this.draw();

@@ -5,9 +5,10 @@ import { moment, plural, span, spelled, who } from "./text.js";
 
 const WIDTH = 400;
 const HEIGHT = 132;
-const LEFT = 48;
+const LEFT = 74;
 const TOP = 12;
-const FLOOR = HEIGHT - 8;
+const FLOOR = HEIGHT - 6;
+const ROOM = 20; // between two labels
 const SHOWN = 60;
 const SPREAD = 30; // past this many times the shortest, only a logarithm shows both
 const STEPS = [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400, 259200, 604800];
@@ -20,7 +21,7 @@ export function chart(holds, usual, present) {
   const step = (WIDTH - LEFT - 8) / (past.length + 1);
   const at = (index) => LEFT + step * (index + 0.5);
   return svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": summary(past, usual) },
-    ...gridLines(scale),
+    ...gridLines(scale, usual),
     ...past.map((one, index) => mark(at(index), scale.y(one.held_for), one.act === "held" ? "hold" : "lapse", told(one))),
     ...(present ? [mark(at(past.length), scale.y(present), "present", `Held now, for ${span(present)}`)] : []),
     ...(usual ? usualLine(scale.y(usual), usual) : []));
@@ -31,26 +32,30 @@ function scaleFor(lengths) {
   const least = Math.max(0.5, Math.min(most, ...lengths.filter((one) => one > 0)));
   const height = FLOOR - TOP;
   if (most / least <= SPREAD) {
-    return { y: (value) => FLOOR - height * (value / most), ticks: ticksIn(most / 8, most) };
+    return { most, y: (value) => FLOOR - height * (value / most) };
   }
   const base = Math.log(least / 2);
   const whole = Math.log(most) - base;
   const y = (value) => FLOOR - height * Math.max(0, (Math.log(Math.max(value, least / 2)) - base) / whole);
-  return { y, ticks: ticksIn(least, most) };
+  return { most, y };
 }
 
-// Three or four round durations between the two.
-function ticksIn(least, most) {
-  const fitting = STEPS.filter((one) => one >= least && one <= most);
-  const every = Math.max(1, Math.ceil(fitting.length / 4));
-  return fitting.filter((_, index) => (fitting.length - 1 - index) % every === 0);
+// Round durations, from the longest down, as many as leave each other and the usual room.
+function ticksIn(scale, usual) {
+  const taken = usual ? [scale.y(usual)] : [];
+  return STEPS.filter((one) => one <= scale.most).reverse().filter((one) => {
+    const y = scale.y(one);
+    const fits = y < FLOOR - 4 && taken.every((other) => Math.abs(other - y) >= ROOM);
+    if (fits) taken.push(y);
+    return fits;
+  });
 }
 
-function gridLines(scale) {
+function gridLines(scale, usual) {
   const floor = svg("line", { class: "floor", x1: LEFT, x2: WIDTH, y1: FLOOR, y2: FLOOR });
-  return [floor, ...scale.ticks.flatMap((value) => [
+  return [floor, ...ticksIn(scale, usual).flatMap((value) => [
     svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: scale.y(value), y2: scale.y(value) }),
-    svg("text", { class: "tick", x: LEFT - 6, y: scale.y(value) + 3.5, "text-anchor": "end" }, short(value)),
+    svg("text", { class: "tick", x: LEFT - 8, y: scale.y(value) + 4, "text-anchor": "end" }, short(value)),
   ])];
 }
 
@@ -68,7 +73,7 @@ function mark(x, y, kind, words) {
 function usualLine(y, usual) {
   return [
     svg("line", { class: "usual", x1: LEFT, x2: WIDTH, y1: y, y2: y }),
-    svg("text", { class: "usual-text", x: WIDTH, y: y - 4, "text-anchor": "end" }, `usual ${span(usual)}`),
+    svg("text", { class: "usual-text", x: LEFT - 8, y: y + 4, "text-anchor": "end" }, `usual ${span(usual)}`),
   ];
 }
 

@@ -6,7 +6,7 @@ import { Bar } from "./bar.js";
 import { chart } from "./chart.js";
 import { heard, serverNow } from "./clock.js";
 import { $, el, live, tell } from "./dom.js";
-import { stateBadge, taskName } from "./people.js";
+import { holderPieces, stateBadge, taskName, wherePieces } from "./people.js";
 import { go, linkTo, place } from "./place.js";
 import { Poller } from "./poller.js";
 import { mayWrite, READ_ONLY } from "./session.js";
@@ -14,7 +14,7 @@ import { timeline } from "./timeline.js";
 import { isKept, isQueued, moment, plural, shown, span, spelled, utc, who } from "./text.js";
 
 const PAST = 200;
-const WAITERS_SHOWN = 50;
+const WAITERS_SHOWN = 20;
 let shownName = "";
 let lock = null;
 let acts = [];
@@ -84,6 +84,7 @@ function drawFrame(name) {
     el("p", { class: "summary", id: "summary" }, "Reading …"),
     el("p", { class: "small", id: "panel-note" }),
     el("section", { id: "holders" }),
+    el("section", { id: "holds" }),
     el("section", { id: "waiters" }),
     el("section", { id: "why" }),
     el("section", { id: "past" }),
@@ -122,7 +123,7 @@ function summary() {
 function usually() {
   const usual = lock.usual?.held_for;
   if (!usual) return [];
-  const said = [` Usually held for ${span(usual)} (middle of ${plural(lock.usual.holds, "hold", "holds")})`];
+  const said = [` Usually held for ${span(usual)} (median of ${plural(lock.usual.holds, "hold", "holds")})`];
   const end = lock.likely_to_end_in == null ? null : lock.as_of + lock.likely_to_end_in;
   if (end !== null) said.push(live(() => (end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end any moment")));
   const oldest = Math.min(...lock.holders.map((one) => one.acquired_at));
@@ -154,7 +155,7 @@ class Card {
     this.verdict = el("p", { class: "verdict" });
     this.node = el("article", { class: "holder-card" },
       el("h3", {}, holder.task ? taskName(holder.task) : holder.task_id ? "A task" : "A process", stateBadge(holder)),
-      this.bar.node, this.verdict, el("dl", {}, ...this.fields().map(field)), this.buttons());
+      this.bar.node, this.verdict, this.buttons(), el("dl", {}, ...this.fields().map(field)));
   }
 
   fields() {
@@ -162,8 +163,9 @@ class Card {
     const ago = (at) => live(() => `${span(serverNow() - at())} ago`);
     const renewed = () => Math.max(this.holder.acquired_at, this.holder.expires_at - this.holder.ttl);
     return [
-      ["Task id", holder.task_id && el("code", {}, shown(holder.task_id)), true],
-      ["Worker", holder.worker && el("a", { href: linkTo({ worker: holder.worker, lock: "", page: "1" }), title: "Show the locks of this worker" }, shown(holder.worker)), true],
+      ["Task id", holder.task_id && el("code", {}, shown(holder.task_id)), 3],
+      ["Retries", holder.task_id && String(Math.max(0, holder.retries))],
+      ["Worker", holder.worker && el("a", { href: linkTo({ worker: holder.worker, lock: "", page: "1" }), title: "Show the locks of this worker" }, shown(holder.worker)), 2],
       ["Host", holder.host && shown(holder.host)],
       ["Process", holder.pid && `pid ${holder.pid}`],
       ["Held for", live(() => span(serverNow() - this.holder.acquired_at))],
@@ -171,11 +173,10 @@ class Card {
       ["Renewed", isQueued(holder) || isKept(holder) ? null : ago(renewed)],
       ["Renewals", holder.renewals == null ? null : live(() => String(this.holder.renewals))],
       ["ttl", span(holder.ttl)],
-      ["Fence", String(holder.fence)],
-      ["Retries", holder.task_id && String(Math.max(0, holder.retries))],
+      ["Fence", String(holder.fence), 2],
       ["Replaced", holder.replaced ? plural(holder.replaced, "time", "times") : null],
-      ["Token", el("code", {}, shown(holder.token)), true],
-      ["Extra", holder.extra && el("code", {}, shown(JSON.stringify(holder.extra))), true],
+      ["Token", el("code", {}, shown(holder.token)), 4],
+      ["Extra", holder.extra && el("code", {}, shown(JSON.stringify(holder.extra))), 4],
     ].filter(([, value]) => value);
   }
 
@@ -196,8 +197,8 @@ class Card {
   }
 }
 
-function field([name, value, isWide]) {
-  return el("div", { class: isWide && "wide" }, el("dt", {}, name), el("dd", {}, value));
+function field([name, value, columns = 1]) {
+  return el("div", { class: `over-${columns}` }, el("dt", {}, name), el("dd", {}, value));
 }
 
 function showWaiters() {
@@ -210,7 +211,8 @@ function showWaiters() {
   const rest = lock.waiters.length - waiters.length;
   section.replaceChildren(
     el("h3", {}, "In line"),
-    el("ol", { class: "line" }, ...waiters.map((one) => el("li", {}, shown(who(one)), live(() => ` for ${span(serverNow() - one.acquired_at)}`, { class: "muted" })))),
+    el("ol", { class: "line" }, ...waiters.map((one) => el("li", { title: spelled(who(one)) },
+      ...[...holderPieces(one), ...wherePieces(one)].filter(Boolean), live(() => `for ${span(serverNow() - one.acquired_at)}`, { class: "muted" })))),
     rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "");
 }
 
@@ -224,12 +226,11 @@ function showPast() {
   if (!lock) return;
   const holds = acts.filter((act) => act.held_for != null);
   const oldest = lock.holders.length ? serverNow() - Math.min(...lock.holders.map((one) => one.acquired_at)) : 0;
-  const drawing = holds.length ? [chart(holds, lock.usual?.held_for, oldest)] : [];
+  $("holds").replaceChildren(...(holds.length ? [el("h3", {}, "How long it was held"), chart(holds, lock.usual?.held_for, oldest)] : []));
   const section = $("past");
   const signature = acts.map((act) => act.id).join(" ");
-  const before = section.querySelector("svg");
-  if (section.signature === signature && before) return before.replaceWith(...drawing);
+  if (section.signature === signature) return;
   section.signature = signature;
-  section.replaceChildren(el("h3", {}, "Before"), ...drawing,
+  section.replaceChildren(el("h3", {}, "What happened"),
     acts.length ? timeline(acts) : el("p", { class: "small" }, "Nothing is recorded: no hold of a second or more has ended, no operator has acted."));
 }

@@ -5,7 +5,7 @@ import { serverNow } from "./clock.js";
 import { $, el, write } from "./dom.js";
 import { holderPieces, stateBadge, wherePieces } from "./people.js";
 import { go, linkTo, place } from "./place.js";
-import { count, plural, shown, span, spelled } from "./text.js";
+import { brief, count, plural, shown, spelled } from "./text.js";
 
 export const PAGE = 100;
 const SUGGESTED = 50;
@@ -63,7 +63,7 @@ class Row {
   }
 
   tick() {
-    write(this.held, this.since ? span(serverNow() - this.since) : "–");
+    write(this.held, this.since ? brief(serverNow() - this.since) : "–");
   }
 }
 

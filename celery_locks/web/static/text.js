@@ -41,6 +41,12 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+// The same where there is little room: nobody counts the seconds of an hour.
+export function brief(seconds, from = 600) {
+  const whole = Math.max(0, Math.round(seconds));
+  return whole >= from && whole < 3600 ? `${Math.floor(whole / 60)} min` : span(whole);
+}
+
 // By the reader's clock; with the day if it is another one.
 export function moment(at) {
   const then = new Date(at * 1000);
