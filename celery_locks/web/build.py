@@ -68,11 +68,11 @@ def create_app(
 
 def _site_of(source: Any) -> Site:
     if isinstance(source, Locks):
-        return Site(source, None, Snapshot(source))
+        return Site(source, None, Snapshot.of(source))
     if not hasattr(source, "conf") or not hasattr(source, "tasks"):
         raise LockUsageError(f"create_app needs a Celery app or Locks, not {source!r}")
     locks = Locks.from_app(source)
-    return Site(locks, source, Snapshot(locks))
+    return Site(locks, source, Snapshot.of(locks))
 
 
 def _description(door: Door) -> Handler:

@@ -41,12 +41,12 @@ def _name(about: str, **more: Any) -> Field:
     return Field("name", "name", about, **more)
 
 
-_LONGEST = 500
+_LONGEST = 1000
 _ID = Field("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
 _TASK = Field("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
 _WORKER = Field("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
 _TOKEN = Field("token", "text", "Only the holder with this token.", least=1, most=2000)
-_REASON = Field("reason", "text", "Why, for the record.", default="", most=_LONGEST)
+_REASON = Field("reason", "text", "Why, for the record.", default="", most=500)
 _BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
 _GRACE = Field(
     "grace",

@@ -70,16 +70,29 @@ def server_time(locks: Locks) -> float:
 
 
 class Snapshot:
-    """Safe to share between threads; ``recent`` and ``exact`` block until there is a list."""
+    """Safe to share between threads; ``recent`` and ``exact`` block until there is a list.
 
-    def __init__(self, locks: Locks, clock: Callable[[], float] = time.monotonic) -> None:
-        self._locks = locks
+    ``read`` gives the server's time and all locks, ``look`` one lock by its name.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], tuple[float, Iterable[LockInfo]]],
+        look: Callable[[str], LockInfo | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_all = read
+        self._look = look
         self._clock = clock
         self._changed = threading.Condition()
         self._shot: Shot | None = None
         self._failed: tuple[float, Exception] | None = None
         self._is_reading = False
         self._fixes: dict[str, tuple[float, LockInfo | None]] = {}
+
+    @classmethod
+    def of(cls, locks: Locks) -> Snapshot:
+        return cls(lambda: (server_time(locks), admin.list_locks(locks)), locks.info)
 
     def recent(self) -> Shot:
         """For lists: the last one, unless it is too old."""
@@ -116,8 +129,8 @@ class Snapshot:
         began = self._clock()
         shot, failed = None, None
         try:
-            as_of = server_time(self._locks)
-            locks = tuple(admin.list_locks(self._locks))
+            as_of, found = self._read_all()
+            locks = tuple(found)
             shot = Shot(locks, as_of, began, self._clock() - began, counted(locks))
         except Exception as error:  # noqa: BLE001 (whoever waits for the list gets it)
             failed = (began, error)
@@ -132,7 +145,7 @@ class Snapshot:
 
     def look_again(self, names: Iterable[str]) -> None:
         """These were changed just now: show them as they are, without reading all the others."""
-        fixes = {name: self._locks.info(name) for name in names}
+        fixes = {name: self._look(name) for name in names}
         with self._changed:
             now = self._clock()
             self._fixes.update({name: (now, lock) for name, lock in fixes.items()})
