@@ -11,7 +11,7 @@ import { go, linkTo, place } from "./place.js";
 import { Poller } from "./poller.js";
 import { mayWrite, READ_ONLY } from "./session.js";
 import { timeline } from "./timeline.js";
-import { isKept, isQueued, moment, plural, shown, span, spelled, utc, who } from "./text.js";
+import { brief, isKept, isQueued, moment, plural, shown, span, spelled, utc, who } from "./text.js";
 
 const PAST = 200;
 const WAITERS_SHOWN = 20;
@@ -212,7 +212,7 @@ function showWaiters() {
   section.replaceChildren(
     el("h3", {}, "In line"),
     el("ol", { class: "line" }, ...waiters.map((one) => el("li", { title: spelled(who(one)) },
-      ...[...holderPieces(one), ...wherePieces(one)].filter(Boolean), live(() => `for ${span(serverNow() - one.acquired_at)}`, { class: "muted" })))),
+      ...[...holderPieces(one), ...wherePieces(one)].filter(Boolean), live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" })))),
     rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "");
 }
 

@@ -9,6 +9,7 @@ import { brief, count, plural, shown, spelled } from "./text.js";
 
 export const PAGE = 100;
 const SUGGESTED = 50;
+const TYPING = 150;
 const rows = new Map();
 let latest = null;
 
@@ -150,17 +151,7 @@ export function showPlace() {
 }
 
 export function wireList() {
-  let pause = 0;
-  for (const id of ["q", "task", "worker"]) {
-    $(id).addEventListener("input", () => {
-      clearTimeout(pause);
-      pause = setTimeout(() => go({ [id]: $(id).value }, { replace: true }), 150);
-    });
-  }
-  $("filters").addEventListener("submit", (event) => {
-    event.preventDefault();
-    focusRow(0);
-  });
+  for (const id of ["q", "task", "worker"]) wireBox($(id));
   for (const chip of document.querySelectorAll(".chips button")) {
     chip.addEventListener("click", () => go({ state: place.state === chip.dataset.state ? "" : chip.dataset.state }));
   }
@@ -172,6 +163,22 @@ export function wireList() {
   $("rows").addEventListener("click", (event) => {
     const row = event.target.closest("tr")?.row;
     if (row && !event.target.closest("a") && !String(getSelection())) go({ lock: row.name });
+  });
+}
+
+function wireBox(box) {
+  let pause = 0;
+  const filter = () => go({ [box.id]: box.value }, { replace: true });
+  box.addEventListener("input", () => {
+    clearTimeout(pause);
+    pause = setTimeout(filter, TYPING);
+  });
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    clearTimeout(pause);
+    filter();
+    focusRow(0);
   });
 }
 
