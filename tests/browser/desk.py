@@ -193,9 +193,5 @@ def row(page: Page, name: str) -> Any:
     return page.locator("#rows tr").filter(has=page.locator(".name", has_text=name))
 
 
-def names(page: Page) -> list[str]:
-    return page.locator("#rows .name").all_inner_texts()
-
-
 def no_sideways_scroll(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))

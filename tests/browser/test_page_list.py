@@ -9,7 +9,7 @@ from urllib.parse import quote
 from playwright.sync_api import Page, expect
 
 from celery_locks.model import Holder
-from tests.browser.desk import PATIENCE, WORKER, Desk, names, no_sideways_scroll, row, somebody
+from tests.browser.desk import PATIENCE, WORKER, Desk, no_sideways_scroll, row, somebody
 from tests.support.waiting import wait_until
 
 LONG = "catalogue:" + "import-" * 60
@@ -51,8 +51,8 @@ def test_bar_drains_and_refills_with_a_renewal(desk: Desk) -> None:
 
     wait_until(drained_and_refilled, PATIENCE, every=0.1, what=f"{looks} to fall and rise")
     assert lease.renewals > 0
-    moves = [abs(a - b) for a, b in zip(looks, looks[1:], strict=False)]
-    assert sum(move > 0 for move in moves) > len(moves) / 2, "it moves in jumps, not smoothly"
+    # In jumps of a second, it would stand still in most looks.
+    assert len(set(looks)) >= min(8, len(looks) / 2), looks
 
 
 _SHARE = """
@@ -78,7 +78,7 @@ def test_filter_narrows_the_list_and_makes_a_link(desk: Desk) -> None:
     friend = desk.open(page.url.removeprefix(desk.site.url))
     expect(friend.locator("#q")).to_have_value("invoice:*")
     expect(friend.locator("[data-state=waiting]")).to_have_attribute("aria-pressed", "true")
-    assert names(friend) == ["invoice:42"]
+    expect(friend.locator("#rows .name")).to_have_text(["invoice:42"])
     page.fill("#q", "nothing of the kind")
     expect(page.locator("#empty")).to_contain_text("No lock matches the filter.")
     page.click("text=Show all locks")
@@ -88,7 +88,7 @@ def test_filter_narrows_the_list_and_makes_a_link(desk: Desk) -> None:
     page.fill("#task", "")
     page.fill("#worker", "mail@web-9")
     expect(page.locator("#rows tr")).to_have_count(1)
-    assert names(page) == ["mail"]
+    expect(page.locator("#rows .name")).to_have_text(["mail"])
 
 
 def test_columns_sort(desk: Desk) -> None:
@@ -100,7 +100,7 @@ def test_columns_sort(desk: Desk) -> None:
     page = desk.open()
     expect(page.locator("th[data-sort=held]")).to_have_attribute("aria-sort", "descending")
     expect(page.locator("#rows tr")).to_have_count(3)
-    assert names(page) == ["b", "a", "c"]
+    expect(page.locator("#rows .name")).to_have_text(["b", "a", "c"])
     for column, first, last in (("Lock", "a", "c"), ("Remaining", "b", "a"), ("Waiting", "c", "")):
         page.click(f"thead >> text={column}")
         expect(page.locator("#rows .name").first).to_have_text(first)
@@ -207,7 +207,7 @@ _PALE = """() => {
   const open = document.querySelector("dialog[open]") ?? document.body;
   for (const node of open.querySelectorAll("*")) {
     const says = [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
-    if (!says || node.disabled || !node.checkVisibility() || !node.getClientRects().length) continue;
+    if (!says || node.disabled || !node.checkVisibility()) continue;
     const [a, b] = [light(numbers(getComputedStyle(node).color)), light(ground(node))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) pale.push(`${node.className || node.tagName}: ${node.textContent} ${ratio}`);
@@ -226,7 +226,7 @@ def test_server_goes_away_and_comes_back(desk: Desk) -> None:
     expect(page.locator("#trouble")).to_contain_text(re.compile(r"No answer since \d\d:\d\d:\d\d"))
     assert float(page.locator("#table").evaluate("node => getComputedStyle(node).opacity")) < 1
     held = row(page, "invoice:42").locator(".held")
-    assert held.inner_text() == _after(page, 2, held), "time goes on although nobody knows"
+    assert held.inner_text() == _after(page, 1.2, held), "time goes on although nobody knows"
     desk.site.come_back()
     expect(page.locator("#trouble")).to_be_hidden()
     expect(page.locator("#pulse-text")).to_have_text("live")

@@ -10,7 +10,7 @@ import { wireKeyboard } from "./keyboard.js";
 import { clearList, PAGE, showList, showPlace, tickRows, wireList } from "./list.js";
 import { glob, onArrival, place } from "./place.js";
 import { Poller } from "./poller.js";
-import { showReport } from "./reports.js";
+import { clearReports, showReport } from "./reports.js";
 import { session } from "./session.js";
 import { moment, spelled } from "./text.js";
 import { wireTheme } from "./toggle.js";
@@ -30,6 +30,7 @@ function asked() {
 async function askList() {
   const question = asked();
   const answer = await get("locks", question);
+  if (!list.isOn) return;
   lastAnswer = Date.now();
   heard(answer.as_of);
   hideTrouble();
@@ -103,6 +104,9 @@ function signIn(sentence = "") {
   list.stop();
   stopDetail();
   clearList();
+  clearReports();
+  $("outcomes").replaceChildren();
+  $("act").close();
   hideTrouble();
   for (const id of ["role", "pulse", "sign-out", "locks", "stale", "history", "check"]) $(id).hidden = true;
   document.querySelector(".views").hidden = true;

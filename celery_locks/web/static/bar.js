@@ -2,7 +2,7 @@
 
 import { el, write } from "./dom.js";
 import { isStanding, serverNow } from "./clock.js";
-import { brief } from "./text.js";
+import { brief, isKept, isQueued } from "./text.js";
 
 const REFILL = 350;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -61,8 +61,10 @@ export class Bar {
 
   tick() {
     this.fill.style.setProperty("transform", `scaleX(${this.share})`);
-    this.node.classList.toggle("overdue", this.share < 0.5);
-    this.node.classList.toggle("last", this.share < 0.25);
+    const isIdle = this.holder !== null && (isQueued(this.holder) || isKept(this.holder));
+    this.node.classList.toggle("idle", isIdle);
+    this.node.classList.toggle("overdue", !isIdle && this.share < 0.5);
+    this.node.classList.toggle("last", !isIdle && this.share < 0.25);
     write(this.text, this.holder ? brief(this.left, 120) : "–");
     if (!this.motion) return;
     if (isStanding()) this.motion.pause();

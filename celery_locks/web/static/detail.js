@@ -26,9 +26,17 @@ const widely = new Poller(askStory, 15_000);
 
 export function showDetail() {
   const name = place.view === "locks" ? place.lock : "";
-  if (name === shownName) return;
+  if (name !== shownName) open(name);
+}
+
+export function stopDetail() {
+  open("");
+}
+
+function open(name) {
   shownName = name;
   [lock, acts, people, cards] = [null, [], "", new Map()];
+  $("panel").replaceChildren();
   $("panel").hidden = !name;
   document.body.classList.toggle("has-panel", Boolean(name));
   closely.stop();
@@ -43,14 +51,6 @@ export function refreshDetail() {
   if (!shownName) return;
   closely.now();
   widely.now();
-}
-
-export function stopDetail() {
-  closely.stop();
-  widely.stop();
-  shownName = "";
-  $("panel").hidden = true;
-  document.body.classList.remove("has-panel");
 }
 
 async function askInfo() {

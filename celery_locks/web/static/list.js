@@ -11,7 +11,6 @@ export const PAGE = 100;
 const SUGGESTED = 50;
 const TYPING = 150;
 const rows = new Map();
-let latest = null;
 
 class Row {
   constructor(name) {
@@ -34,7 +33,6 @@ class Row {
     const people = JSON.stringify([lock.limit, lock.holders.map((one) => [one.token, one.task_id, one.worker])]);
     if (people !== this.people) this.introduce(lock, first);
     this.people = people;
-    this.lock = lock;
     this.since = first?.acquired_at;
     this.bar.update(soonest(lock.holders));
     write(this.waiting, lock.waiters.length ? count(lock.waiters.length) : "–");
@@ -74,7 +72,6 @@ function soonest(holders) {
 }
 
 export function showList(answer) {
-  latest = answer;
   const wanted = new Set(answer.locks.map((lock) => lock.name));
   const focused = document.activeElement?.closest?.("tr")?.row;
   for (const [name, row] of rows) {
@@ -199,10 +196,6 @@ export function tickRows() {
   for (const row of rows.values()) row.tick();
 }
 
-export function lockNamed(name) {
-  return rows.get(name)?.lock ?? null;
-}
-
 export function focusedName() {
   return document.activeElement?.closest?.("tr")?.row?.name ?? "";
 }
@@ -221,7 +214,4 @@ export function step(by) {
 export function clearList() {
   rows.clear();
   $("rows").replaceChildren();
-  latest = null;
 }
-
-export const latestList = () => latest;

@@ -17,8 +17,10 @@ export class Poller {
     document.addEventListener("visibilitychange", () => this.isOn && !document.hidden && this.now());
   }
 
+  // Anew, about something else perhaps: an answer that is still on its way is not waited for.
   start() {
     this.isOn = true;
+    this.asking = null;
     return this.now();
   }
 
@@ -31,8 +33,10 @@ export class Poller {
   now() {
     clearTimeout(this.timer);
     this.again = this.asking !== null;
-    this.asking ??= this.run().finally(() => this.ended());
-    return this.asking;
+    if (this.again) return this.asking;
+    const mine = this.run().finally(() => this.asking === mine && this.ended());
+    this.asking = mine;
+    return mine;
   }
 
   ended() {
@@ -48,13 +52,15 @@ export class Poller {
       this.next(Math.max(this.every, SHARE * (performance.now() - began)));
     } catch (error) {
       this.failures += 1;
-      const pause = Math.max(this.every * 2 ** Math.min(this.failures, 8), 1000 * (error.retryAfter ?? 0));
-      this.trouble(error, this.next(pause));
+      const pause = Math.max(this.every * 2 ** Math.min(this.failures - 1, 8), 1000 * (error.retryAfter ?? 0));
+      const wait = this.next(pause);
+      if (this.isOn) this.trouble(error, wait);
     }
   }
 
   next(pause) {
     const wait = Math.min(SLOWEST, pause);
+    clearTimeout(this.timer);
     if (this.isOn && !document.hidden) this.timer = setTimeout(() => this.now(), wait);
     return wait;
   }

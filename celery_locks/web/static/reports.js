@@ -9,12 +9,16 @@ import { mayWrite, READ_ONLY, session } from "./session.js";
 import { isOperators, timeline } from "./timeline.js";
 import { plural, shown, span, spelled } from "./text.js";
 
-const HISTORY = 500;
+const HISTORY = 1000;
 const MINUTE = 60;
 let olderThan = "";
 let withHolds = false;
 
 const VIEWS = { stale: showStale, history: showHistory, check: showCheck };
+
+export function clearReports() {
+  for (const id of Object.keys(VIEWS)) $(id).replaceChildren();
+}
 
 export function showReport() {
   for (const [name, show] of Object.entries(VIEWS)) {
