@@ -78,20 +78,25 @@ def _searched(app: Any, places: Places, timeout: float) -> Absent:
     if app.conf.broker_read_url != app.conf.broker_write_url:
         raise _InDoubt("the workers read from another broker than the app sends to")
     stock = _stock(app, places, timeout)
-    missing, trouble = dict(places), ""
+    missing, trouble = _without(places, stock), ""
     for look in range(_LOOKS):
         time.sleep(_PAUSE if look else 0)
         with app.connection_for_write(connect_timeout=timeout) as connection:
             if connection.transport.driver_type == "redis":
                 connection.transport_options.setdefault("socket_timeout", _SOCKET_TIMEOUT)
             connection.ensure_connection(max_retries=1, interval_start=0, interval_max=0)
-            missing, trouble = _not_in_broker(app, connection, missing, stock)
+            missing, doubt = _not_in_broker(app, connection, missing, stock)
+        trouble = trouble or doubt
         if not missing:
             break
-        # After the broker: what was not yet there when it was read has come from a worker.
+        # After the broker: one that left it before it was read is with a worker.
         stock = _stock(app, missing, timeout)
-        missing = {i: place for i, place in missing.items() if i not in stock.task_ids}
+        missing = _without(missing, stock)
     return Absent(frozenset(missing), trouble)
+
+
+def _without(places: Places, stock: Stock) -> dict[str, Holder]:
+    return {i: place for i, place in places.items() if i not in stock.task_ids}
 
 
 def _stock(app: Any, places: Places, timeout: float) -> Stock:

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 PATIENCE = 1.5
 _UNASKABLE = "worker_enable_remote_control is off, so no worker can be asked"
 _IDS_AT_ONCE = 500
+_LONGEST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ def _stock(inspect: Any, task_ids: Sequence[str]) -> Stock:
     queues = inspect.active_queues() or {}
     if not queues:
         return Stock()
-    # From here on it is known who there is: no need to wait for more.
-    inspect.destination, inspect.limit = list(queues), len(queues)
+    # From here on it is known who there is: patience costs nothing when all of them answer.
+    inspect.destination, inspect.limit, inspect.timeout = list(queues), len(queues), _LONGEST
     batches = [task_ids[n : n + _IDS_AT_ONCE] for n in range(0, len(task_ids), _IDS_AT_ONCE)]
     known = [inspect.query_task(*ids) or {} for ids in batches]
     # An older Celery does not count a message with an eta among those that query_task finds.
