@@ -95,7 +95,8 @@ class Link:
     """One open connection, blocking.
 
     On a plain socket the kernel keeps the time: a timeout of Python's own costs a ``poll`` before
-    each read and write, and a thread that holds the GIL has to give it away for each of them.
+    each read and write, and a thread that holds the GIL has to give it away for each of them. (A
+    signal that the process handles meanwhile makes the kernel begin anew; Python would not.)
     """
 
     def __init__(self, connection: Any) -> None:
