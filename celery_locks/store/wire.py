@@ -104,7 +104,7 @@ class Link:
         self._sock = connection._sock
         self._rest = b""
         self._limit = 0.0
-        # Not TLS, which would take a timeout in the middle of a record for the end, nor a greenlet's.
+        # Not TLS, which takes a timeout within a record for its end; nor a greenlet's.
         self._is_plain = type(self._sock).__module__ == "socket"
         if self._is_plain:
             self._sock.settimeout(None)
