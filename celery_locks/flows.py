@@ -16,7 +16,6 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import (
     ForeignData,
-    LeaseLost,
     LockUnavailable,
     LockUsageError,
     ServerOutOfMemory,
@@ -24,7 +23,7 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease, OnLost, State, trusted_until
+from celery_locks.lease import NO_LONGER_THERE, BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import CLAIM, Done, Mark, Once, Renewal, Verbs, budget_of
@@ -204,7 +203,7 @@ class Flows(Generic[L]):
         lost = yield call
         if lost:
             keeper.discard(lease.token)
-            lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            lease.lose(NO_LONGER_THERE, lost.revoked.get(lease.token))
             lease.check()
         lease.renewed(sent_at)
         keeper.reschedule(lease.token)
@@ -253,9 +252,7 @@ class Flows(Generic[L]):
         with suppress(LockUnavailable):
             yield from self.release(lease)
         if lost and not failed:
-            raise LeaseLost(
-                lease.name, "it ended before the block did; another may have run beside it"
-            )
+            raise lease.loss("it ended before the block did; another may have run beside it")
 
     def walk(self) -> Flow[list[LockInfo]]:
         """Every lock that is held or waited for, page by page, each once."""

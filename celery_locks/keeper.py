@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
-from celery_locks.lease import BaseLease
+from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Mark, Renewal, Verbs, budget_of
@@ -281,7 +281,7 @@ class Keeper:
         for charge, renewal in zip(batch, renewals, strict=True):
             if renewal.token in lost:
                 self.discard(renewal.token)
-                charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
+                charge.lease.lose(NO_LONGER_THERE, lost.revoked.get(renewal.token))
             else:
                 charge.lease.renewed(sent_at, renewal.ttl)
                 if renewal.token in lost.stops:

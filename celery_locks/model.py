@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from celery_locks.errors import LockUsageError
 
@@ -217,6 +217,13 @@ class Act:
             "why": self.why,
             "holders": [holder.as_dict() for holder in self.holders],
         }
+
+
+class Revocation(NamedTuple):
+    """What an operator said when taking a lock from its holder."""
+
+    by: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,10 @@ def force_release(
 ) -> tuple[Holder, ...]:
     """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
-    The next in line gets it. The old holder learns at its next renewal that its lease is lost, and
-    its fence is lower than any that comes after. Who did it and why is in ``history``.
+    The next in line gets it. The old holder learns at its next renewal, within a third of its ttl,
+    that it was taken, by whom and why: ``LockRevoked``, raised in the running task, or a log line
+    with ``on_lost="warn"``. Its fence is lower than any that comes after, so that a write of its
+    is refused where fences are looked at. Who did it and why is in ``history`` too.
 
     With ``grace`` the holders are asked to stop first, and have so many seconds to give it back by
     themselves; it is then taken from those who did not, and from nobody who came after them.

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import QUEUED_TOKEN, REPLACED, Act, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import (
+    QUEUED_TOKEN,
+    REPLACED,
+    Act,
+    Conflict,
+    Holder,
+    LockInfo,
+    LockSpec,
+    Revocation,
+)
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -68,9 +77,19 @@ class Mark(NamedTuple):
 
 
 class Lost(set[str]):
-    """The tokens of a batch that are lost; ``stops`` are those whose holders are asked to stop."""
+    """The tokens of a batch that are lost, with what the operator said of those ``revoked``.
 
+    ``stops`` are those, not lost, whose holders are asked to stop.
+    """
+
+    revoked: Mapping[str, Revocation] = {}
     stops: frozenset[str] = frozenset()
+
+
+class Located(dict[str, tuple[str, Holder]]):
+    """Token → (lock name, Holder); ``revoked`` are the tokens that an operator took it from."""
+
+    revoked: frozenset[str] = frozenset()
 
 
 class TookPlace(int):
@@ -179,11 +198,15 @@ class Verbs:
         return self.release(name, "", marks=[ended(gone, seconds)])
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
-        """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
+        """Answers with the ``Located`` of those tokens that this shard knows."""
 
-        def parse(reply: Any) -> dict[str, tuple[str, Holder]]:
-            found = zip(tokens, reply, strict=True)
-            return {token: _located(token, record) for token, record in found if record}
+        def parse(reply: Any) -> Located:
+            said = [pair for pair in zip(tokens, reply, strict=True) if pair[1]]
+            found = Located(
+                (token, _located(token, record)) for token, record in said if record != 1
+            )
+            found.revoked = frozenset(token for token, record in said if record == 1)
+            return found
 
         return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
@@ -194,9 +217,13 @@ class Verbs:
             args += (name, token, round(ttl * 1000))
 
         def parse(reply: Any) -> Lost:
-            lost = Lost(batch[position].token for position in reply if position >= 0)
-            if len(lost) < len(reply):
-                lost.stops = frozenset(batch[-1 - said].token for said in reply if said < 0)
+            if not reply:
+                return Lost()
+            notes = {batch[said[0]].token: said[1] for said in reply if isinstance(said, list)}
+            plain = [said for said in reply if isinstance(said, int)]
+            lost = Lost(notes.keys() | {batch[said].token for said in plain if said >= 0})
+            lost.revoked = {token: _revocation(note) for token, note in notes.items()}
+            lost.stops = frozenset(batch[-1 - said].token for said in plain if said < 0)
             return lost
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
@@ -287,6 +314,13 @@ def _job_of(task_id: str) -> str:
 def _located(token: str, record: bytes) -> tuple[str, Holder]:
     length, rest = record.split(b" ", 8)[7:]
     return rest[: int(length)].decode(), _holder(token.encode(), b"0", record)
+
+
+def _revocation(note: bytes) -> Revocation:
+    length, _, said = note.partition(b" ")
+    return Revocation(
+        said[: int(length)].decode(errors="replace"), said[int(length) :].decode(errors="replace")
+    )
 
 
 def _ms(seconds: float) -> int:

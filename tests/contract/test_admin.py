@@ -59,7 +59,7 @@ def test_force_release_takes_it_from_the_holder(face: Face, other: Face, place: 
     locks = place.locks()
     [taken] = admin.force_release(locks, "a")
     assert (taken.token, taken.task_id, taken.fence) == (lease.token, "t", lease.fence)
-    assert place.keys() == {"fence", "log"}
+    assert place.keys() == {"fence", "log", f"r:{lease.token}"}
     with pytest.raises(LeaseLost):
         face.renew(lease)
     assert other.acquire("a").fence > lease.fence
@@ -92,7 +92,7 @@ def test_force_release_of_all_holders_of_a_semaphore(face: Face, place: Place) -
     leases = [face.acquire("s", limit=3) for _ in range(3)]
     taken = admin.force_release(place.locks(), "s")
     assert {h.token for h in taken} == {lease.token for lease in leases}
-    assert place.keys() == {"fence", "log"}
+    assert place.keys() == {"fence", "log", *(f"r:{lease.token}" for lease in leases)}
 
 
 def test_force_release_ends_the_rest_of_at_least(face: Face, place: Place) -> None:

@@ -114,12 +114,16 @@ class Stage:
         self.check_nothing_left()
 
     def check_nothing_left(self) -> None:
-        """No key of any lock is there but the fence, the operators' log and marks of ended jobs."""
+        """No key of any lock is there but the fence, logs, and marks and notes that lapse."""
         wait_until(lambda: not self.leftovers(), AT_ONCE, what="the locks' keys to be gone")
 
     def leftovers(self) -> list[str]:
         keys = [key.decode() for key in self.store.keys("*")]  # type: ignore[union-attr]
-        return [key for key in keys if not key.endswith((":fence", ":log")) and "}:d:" not in key]
+        kept = (":fence", ":log", ":past", ":usual")
+        passing = ("}:d:", "}:r:")
+        return [
+            key for key in keys if not key.endswith(kept) and not any(one in key for one in passing)
+        ]
 
 
 def new_key(about: str) -> str:

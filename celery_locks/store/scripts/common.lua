@@ -9,6 +9,7 @@
 --   log       stream  what operators did, the last 1000 or so (log.lua)
 --
 --   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
+--   r:<token> string  "<length of by> <by><why>"  it was taken by force; two ttl long, a minute at least
 --   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
@@ -33,6 +34,11 @@ local FORGET_MS = 60000
 local SUPERSEDED = 1000000000000000
 -- As long a message that is replaced waits for the word that the new one is sent.
 local REPLACING_MS = 10000
+
+-- Neither what is left of at_least ('-') nor a message's place in the queue ('q'): somebody is at work.
+local function is_hold(token)
+  return not token:find('^[-q]')
+end
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
