@@ -44,6 +44,8 @@ def _is_fresh(sent_at: float) -> bool:
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 MARKS_OWED = 600.0
+# A hold of so many seconds is written down when it ends (note_past in common.lua).
+NOTED = 1.0
 
 
 class How(TypedDict, total=False):
@@ -224,6 +226,8 @@ class Flows(Generic[L]):
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
         # Not the lease's deadline: another process may have renewed it since we last heard.
         keep, until = max(keep, lease.keep_for()), now() + lease.ttl
+        # Not so for short ones: nobody asks after them, and they are what most calls are about.
+        past = "" if lease.held_for >= NOTED else None
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
@@ -232,12 +236,20 @@ class Flows(Generic[L]):
                 keep=keep,
                 keep_as=keep_as,
                 marks=marks,
+                past=past,
                 budget=budget_of(lease.ttl),
             )
         except BaseException:
             until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
             keeper.give_back(
-                lease.name, lease.token, self._store, self.verbs, until, keep=keep, marks=marks
+                lease.name,
+                lease.token,
+                self._store,
+                self.verbs,
+                until,
+                keep=keep,
+                marks=marks,
+                past=past,
             )
             raise
         events.emit(

@@ -79,6 +79,7 @@ class Debt:
     doubtful: bool = False
     kept_until: float = 0.0
     marks: Sequence[Mark] = ()
+    past: str | None = None
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
@@ -143,12 +144,15 @@ class Keeper:
         doubtful: bool = False,
         keep: float = 0.0,
         marks: Sequence[Mark] = (),
+        past: str | None = None,
     ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``.
 
-        ``keep`` and ``marks`` as in the verb; the slot stays taken for so long from now.
+        ``keep``, ``marks`` and ``past`` as in the verb; the slot stays taken for so long from now.
         """
-        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep, marks)
+        self._debts[token] = Debt(
+            name, token, store, verbs, until, doubtful, now() + keep, marks, past
+        )
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
@@ -324,7 +328,12 @@ class Keeper:
         try:
             keep = max(0.0, debt.kept_until - now())
             call = debt.verbs.release(
-                debt.name, debt.token, keep=keep, marks=debt.marks, budget=budget
+                debt.name,
+                debt.token,
+                keep=keep,
+                marks=debt.marks,
+                past=debt.past,
+                budget=budget,
             )
             debt.store.perform(call)
         except Exception as error:

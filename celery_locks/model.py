@@ -196,7 +196,11 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did to a lock: when, who, why, and to whom."""
+    """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
+
+    ``act`` is "force_release" or "stop", with ``by`` whom; or "held" (``why``, if not by its own
+    release) or "lapsed", with ``held_for`` in seconds.
+    """
 
     id: str
     at: float
@@ -205,6 +209,7 @@ class Act:
     by: str
     why: str
     holders: tuple[Holder, ...] = ()
+    held_for: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, for surfaces."""
@@ -215,6 +220,7 @@ class Act:
             "name": self.name,
             "by": self.by,
             "why": self.why,
+            "held_for": self.held_for,
             "holders": [holder.as_dict() for holder in self.holders],
         }
 

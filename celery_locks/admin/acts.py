@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from itertools import islice
+from typing import Literal
 
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, check_name
@@ -78,21 +79,30 @@ def _signed(by: str, reason: str) -> tuple[str, str]:
     return (by or this_operator())[:_LONGEST], reason[:_LONGEST]
 
 
-def history(locks: Locks, name: str | None = None, *, limit: int = 100) -> list[Act]:
-    """What operators did, to one lock or to any, the latest first; about 1000 acts are kept."""
+def history(
+    locks: Locks, name: str | None = None, *, limit: int = 100, only_acts: bool = False
+) -> list[Act]:
+    """What operators did and which holds ended, of one lock or of any, the latest first.
+
+    About 1000 acts and 1000 holds are kept a shard. A hold is written down when it ends, if it
+    lasted a second, or when somebody meets it lapsed.
+    """
     if name is not None:
         check_name(name)
     roots = locks.verbs.roots if name is None else [locks.verbs.root(name)]
+    streams: tuple[Literal["log", "past"], ...] = ("log",) if only_acts else ("log", "past")
     acts = heapq.merge(
-        *(_acts(locks, root) for root in roots), key=lambda act: act.at, reverse=True
+        *(_acts(locks, root, of) for root in roots for of in streams),
+        key=lambda act: act.at,
+        reverse=True,
     )
     return list(islice((act for act in acts if name in (None, act.name)), limit))
 
 
-def _acts(locks: Locks, root: str) -> Iterator[Act]:
+def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Act]:
     before = ""
     while True:
-        page: list[Act] = locks.perform(locks.verbs.history(root, before))
+        page: list[Act] = locks.perform(locks.verbs.history(root, before, of=of))
         yield from page
         if len(page) < PAGE:
             return

@@ -147,18 +147,28 @@ def _conflict(value: Any) -> str:
 
 
 def _done_to(locks: Locks, name: str) -> Iterator[str]:
-    for act in history(locks, name, limit=1):
+    for act in history(locks, name, limit=1, only_acts=True):
         yield told(act)
 
 
 def told(act: Act) -> str:
-    """An act in a sentence."""
+    """An act, or the end of a hold, in a sentence."""
     whom = ", ".join(str(holder) for holder in act.holders[:_SHOWN]) or "nobody"
+    if act.held_for is not None:
+        return f"{moment(act.at)}: {whom} {_ended(act, span(act.held_for))}."
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
     who = act.by or "somebody"
     if act.act == "stop":
         return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
     return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"
+
+
+def _ended(act: Act, held_for: str) -> str:
+    if act.act == "lapsed":
+        return f"let lock {act.name!r} lapse after {held_for}: {act.why}"
+    if act.why:
+        return f"had lock {act.name!r} for {held_for}: {act.why}"
+    return f"gave lock {act.name!r} back after {held_for}"
 
 
 def moment(at: float) -> str:

@@ -291,18 +291,22 @@ def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filter
 @click.command()
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--acts", "only_acts", is_flag=True, help="Only what operators did.")
 @json_option
 @pass_desk
-def history(desk: Desk, name: str | None, limit: int, as_json: bool) -> None:
-    """What operators did, to one lock or to any: when, who, why, from whom."""
-    acts = admin.history(desk.locks, name, limit=limit)
+def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
+    """What operators did and which holds ended, of one lock or of any: when, who, why.
+
+    Holds of a second or more; about 1000 of each are kept.
+    """
+    acts = admin.history(desk.locks, name, limit=limit, only_acts=only_acts)
     if as_json:
         say_json_list(act.as_dict() for act in acts)
         return
     for act in acts:
         say(admin.told(act))
     if not acts:
-        say("Nothing was done by hand.")
+        say("Nothing was done by hand." if only_acts else "Nothing is on record.")
 
 
 @click.command()

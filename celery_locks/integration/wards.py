@@ -273,9 +273,9 @@ class Wards:
 
     def _free(self, ward: Ward, name: str) -> None:
         logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
-        keeper.give_back(
-            name, ward.token, ward.locks.keeper_store, ward.locks.verbs, now() + ward.ttl
-        )
+        store, past = ward.locks.keeper_store, f"process {ward.pid} died"
+        until = now() + ward.ttl
+        keeper.give_back(name, ward.token, store, ward.locks.verbs, until, past=past)
 
     def _tell(self, ward: Ward) -> None:
         """The lease ended while the child runs: have it look, and raise or mark a loss there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
@@ -181,15 +181,20 @@ class Verbs:
         keep: float = 0,
         keep_as: str = "",
         marks: Sequence[Mark] = (),
+        past: str | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
         """Answers True if the lock was ours until now; leaves ``marks`` whether it was or not.
 
         ``keep`` leaves the slot taken for so long, under the token ``keep_as`` or one nobody knows.
+        With ``past`` the hold is written down, if it was one and for more than a second: "" if it
+        ended by itself, else why. Without it the release does nothing about that.
         """
         args: list[Arg] = [name, token, _ms(keep), keep_as]
         for mark, value, ttl in marks:
             args += (mark, value, _ms(ttl))
+        if past is not None:
+            args.append(past)
         return Call(scripts.RELEASE, self.root(name), tuple(args), bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
@@ -237,14 +242,26 @@ class Verbs:
         args = (name, token, by, why)
         return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
 
-    def history(self, root: str, before: str = "", size: int = PAGE) -> Call:
+    def history(
+        self, root: str, before: str = "", size: int = PAGE, of: Literal["log", "past"] = "log"
+    ) -> Call:
         """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
 
         def parse(reply: Any) -> list[Act]:
             return [_act(identifier, fields) for identifier, fields in reply]
 
-        args = (f"({before}" if before else "+", size)
+        args = (f"({before}" if before else "+", size, of)
         return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
+
+    def usual(self, root: str, tasks: Sequence[str] = ()) -> Call:
+        """Answers with task → its last holds in seconds, of one shard; of all tasks if none."""
+
+        def parse(reply: Any) -> dict[str, list[float]]:
+            pairs = zip(reply[::2], reply[1::2], strict=True)
+            found = {task.decode(): [int(ms) / 1000 for ms in said.split()] for task, said in pairs}
+            return {task: holds for task, holds in found.items() if holds}
+
+        return Call(scripts.USUAL, root, tuple(tasks), parse, CALL_LIMIT)
 
     def server(self, root: str) -> Call:
         """Answers with what the server of a shard says of itself (INFO), as a mapping."""
@@ -357,6 +374,7 @@ def _act(identifier: bytes, fields: Sequence[bytes]) -> Act:
         by=words.get("by", ""),
         why=words.get("why", ""),
         holders=tuple(_holders(taken)),
+        held_for=int(words["held"]) / 1000 if "held" in words else None,
     )
 
 

@@ -7,7 +7,8 @@
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
 --   log       stream  what operators did, the last 1000 or so (log.lua)
---
+--   past      stream  holds of more than a second that ended or lapsed, the last 1000 or so (note_past)
+--   usual     hash    task -> "<ms> <ms> ...", its last 16 such holds, latest first; 1000 tasks at most
 --   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
 --   r:<token> string  "<length of by> <by><why>"  it was taken by force; two ttl long, a minute at least
 --   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)
@@ -40,6 +41,35 @@ local function is_hold(token)
   return not token:find('^[-q]')
 end
 
+-- Kept with a hold that ended well, so that the past of a rare task is not lost among frequent ones.
+local function note_usual(record, held_for)
+  local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
+  local task, usual = cjson.decode(rest:sub(length + 1)).task, root .. 'usual'
+  if not task then return end
+  local before = redis.call('HGET', usual, task)
+  if not before and redis.call('HLEN', usual) >= 1000 then
+    redis.call('HDEL', usual, unpack(redis.call('HRANDFIELD', usual, 1)))
+  end
+  local holds = string.format('%.0f ', held_for) .. (before or '')
+  redis.call('HSET', usual, task, holds:match('^' .. string.rep('%d+ ', 16)) or holds)
+end
+
+-- The hold of this token ended, 'held' or 'lapsed', at so many ms; `why` is '' if by its own release.
+-- To be called before its record goes. Nothing here may fail: a release is worth more. Not noted is
+-- what lasted no longer than a claim, nor more of one call than anybody reads.
+local noted = 0
+local function note_past(act, name, token, ended, why)
+  if noted >= 16 or not is_hold(token) then return end
+  local record = redis.call('HGET', records, token) or ''
+  local held_for = ended - (record:match('^[1-9]%d* (%d+) ') or ended)
+  if held_for <= CLAIM_MS then return end
+  noted = noted + 1
+  redis.pcall('XADD', root .. 'past', 'MAXLEN', '~', 1000, '*', 'act', act, 'name', name, 'why', why,
+    'held', string.format('%.0f', held_for),
+    'from', token, 'from', string.format('%.0f', ended), 'from', record)
+  if why == '' then pcall(note_usual, record, held_for) end
+end
+
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
   local key = root .. 'fence'
@@ -58,10 +88,17 @@ local function grant(name, token, expiry, rest, fence, since)
   return fence
 end
 
-local function drop_lapsed(held)
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now)) do
-    redis.call('ZREM', held, token)
-    redis.call('HDEL', records, token)
+local function note_lapsed(name, token, expiry)
+  note_past('lapsed', name, token, tonumber(expiry), 'it was not renewed')
+end
+
+local function drop_lapsed(name)
+  local held = root .. 'h:' .. name
+  local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'WITHSCORES')
+  for i = 1, #lapsed, 2 do
+    redis.call('ZREM', held, lapsed[i])
+    note_lapsed(name, lapsed[i], lapsed[i + 1])
+    redis.call('HDEL', records, lapsed[i])
   end
 end
 
@@ -72,7 +109,7 @@ end
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then drop_lapsed(held) end
+  if head then drop_lapsed(name) end
   local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''

@@ -16,6 +16,8 @@ for i = 1, #holders, 2 do
       reply[#reply + 1] = holders[i]
       reply[#reply + 1] = holders[i + 1]
       reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
+    else
+      note_lapsed(name, holders[i], holders[i + 1])
     end
   end
 end
