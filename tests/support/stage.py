@@ -10,6 +10,7 @@ from celery_locks import Locks
 from celery_locks.model import LockInfo
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.journal import Journal, Run
+from tests.support.leftovers import of_locks
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -118,12 +119,9 @@ class Stage:
         wait_until(lambda: not self.leftovers(), AT_ONCE, what="the locks' keys to be gone")
 
     def leftovers(self) -> list[str]:
-        keys = [key.decode() for key in self.store.keys("*")]  # type: ignore[union-attr]
-        kept = (":fence", ":log", ":past", ":usual")
-        passing = ("}:d:", "}:r:")
-        return [
-            key for key in keys if not key.endswith(kept) and not any(one in key for one in passing)
-        ]
+        keys = of_locks(self.store.keys("*"))  # type: ignore[arg-type]
+        kept = ("}:log", "}:d:", "}:r:")
+        return [key for key in keys if not any(one in key for one in kept)]
 
 
 def new_key(about: str) -> str:
