@@ -32,7 +32,7 @@ local function forget_lapsed_names()
       for i = 1, #gone, 2 do
         redis.call('ZREM', key, gone[i])
         -- A waiter's score is no moment, but its record has fence 0.
-        note_lapsed(old, gone[i], gone[i + 1])
+        note_past('lapsed', old, gone[i], gone[i + 1], LAPSED)
         redis.call('HDEL', records, gone[i])
       end
     end
@@ -168,7 +168,7 @@ for i = 1, #holders, 2 do
 end
 local room = #holders / 2 < limit
 while holders[1] and tonumber(holders[2]) <= now do
-  note_lapsed(name, holders[1], holders[2])
+  note_past('lapsed', name, holders[1], holders[2], LAPSED)
   free(table.remove(holders, 1))
   table.remove(holders, 1)
   room = true

@@ -35,39 +35,36 @@ local FORGET_MS = 60000
 local SUPERSEDED = 1000000000000000
 -- As long a message that is replaced waits for the word that the new one is sent.
 local REPLACING_MS = 10000
+-- Why a hold ended that nobody gave back (note_past).
+local LAPSED = 'it was not renewed'
 
--- Neither what is left of at_least ('-') nor a message's place in the queue ('q'): somebody is at work.
-local function is_hold(token)
-  return not token:find('^[-q]')
-end
-
--- Kept with a hold that ended well, so that the past of a rare task is not lost among frequent ones.
-local function note_usual(record, held_for)
-  local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
-  local task, usual = cjson.decode(rest:sub(length + 1)).task, root .. 'usual'
-  if not task then return end
-  local before = redis.call('HGET', usual, task)
-  if not before and redis.call('HLEN', usual) >= 1000 then
-    redis.call('HDEL', usual, unpack(redis.call('HRANDFIELD', usual, 1)))
-  end
-  local holds = string.format('%.0f ', held_for) .. (before or '')
-  redis.call('HSET', usual, task, holds:match('^' .. string.rep('%d+ ', 16)) or holds)
-end
-
--- The hold of this token ended, 'held' or 'lapsed', at so many ms; `why` is '' if by its own release.
--- To be called before its record goes. Nothing here may fail: a release is worth more. Not noted is
--- what lasted no longer than a claim, nor more of one call than anybody reads.
+-- A hold ended, 'held' or 'lapsed', at so many ms; `why` is '' if by its own release. To be called
+-- before its record goes. Nothing here may fail: a release is worth more. Not noted is what nobody
+-- works under (what is left of at_least '-', a message's place 'q'), what lasted no longer than a
+-- claim, and more of one call than anybody reads.
 local noted = 0
 local function note_past(act, name, token, ended, why)
-  if noted >= 16 or not is_hold(token) then return end
+  if noted >= 16 or token:find('^[-q]') then return end
   local record = redis.call('HGET', records, token) or ''
   local held_for = ended - (record:match('^[1-9]%d* (%d+) ') or ended)
   if held_for <= CLAIM_MS then return end
   noted = noted + 1
+  held_for = string.format('%.0f', held_for)
   redis.pcall('XADD', root .. 'past', 'MAXLEN', '~', 1000, '*', 'act', act, 'name', name, 'why', why,
-    'held', string.format('%.0f', held_for),
-    'from', token, 'from', string.format('%.0f', ended), 'from', record)
-  if why == '' then pcall(note_usual, record, held_for) end
+    'held', held_for, 'from', token, 'from', string.format('%.0f', ended), 'from', record)
+  if why ~= '' then return end
+  -- Kept apart, so that the past of a rare task is not lost among frequent ones.
+  pcall(function()
+    local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
+    local task, usual = cjson.decode(rest:sub(length + 1)).task, root .. 'usual'
+    if not task then return end
+    local before = redis.call('HGET', usual, task)
+    if not before and redis.call('HLEN', usual) >= 1000 then
+      redis.call('HDEL', usual, unpack(redis.call('HRANDFIELD', usual, 1)))
+    end
+    local holds = held_for .. ' ' .. (before or '')
+    redis.call('HSET', usual, task, holds:match('^' .. string.rep('%d+ ', 16)) or holds)
+  end)
 end
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
@@ -88,16 +85,12 @@ local function grant(name, token, expiry, rest, fence, since)
   return fence
 end
 
-local function note_lapsed(name, token, expiry)
-  note_past('lapsed', name, token, tonumber(expiry), 'it was not renewed')
-end
-
 local function drop_lapsed(name)
   local held = root .. 'h:' .. name
   local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'WITHSCORES')
   for i = 1, #lapsed, 2 do
     redis.call('ZREM', held, lapsed[i])
-    note_lapsed(name, lapsed[i], lapsed[i + 1])
+    note_past('lapsed', name, lapsed[i], lapsed[i + 1], LAPSED)
     redis.call('HDEL', records, lapsed[i])
   end
 end

@@ -17,13 +17,13 @@ for i = 1, #holders, 2 do
       reply[#reply + 1] = holders[i + 1]
       reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
     else
-      note_lapsed(name, holders[i], holders[i + 1])
+      note_past('lapsed', name, holders[i], holders[i + 1], LAPSED)
     end
   end
 end
 if #reply > 1 then record_act('force_release', name, ARGV[3], ARGV[4], reply) end
 for i = 2, #reply, 3 do
-  if is_hold(reply[i]) then
+  if not reply[i]:find('^[-q]') then -- nobody renews those
     local ttl = tonumber(reply[i + 2]:match('^%d+ %d+ (%d+)') or 0)
     local note = #ARGV[3] .. ' ' .. ARGV[3] .. ARGV[4]
     redis.call('SET', root .. 'r:' .. reply[i], note, 'PX', math.max(2 * ttl, 60000))

@@ -1,4 +1,4 @@
--- usual: how long the holds of tasks were, as note_usual keeps them.
+-- usual: how long the holds of tasks were, as note_past keeps them.
 -- KEYS 1 root  ARGV tasks, or none for every task
 -- returns task, its last holds in ms ('' if it has none), ...
 
