@@ -46,3 +46,9 @@ def usual_of(locks: Locks, lock: LockInfo) -> dict[str, Usual]:
 
 def is_at_work(holder: Holder) -> bool:
     return not (holder.is_kept or holder.is_queued)
+
+
+def times(held_for: float, usual: Usual) -> str:
+    """How many times as long as usual, for people."""
+    factor = held_for / usual.held_for
+    return f"{factor:.0f}" if factor >= 10 else f"{factor:.1f}"

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from celery_locks import admin
-from celery_locks.admin import QUEUED_FOR, LockState
+from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT, top
 from celery_locks.cli.desk import (
     Desk,
@@ -94,7 +94,11 @@ def info(desk: Desk, name: str, as_json: bool) -> None:
     if as_json:
         say_json(detail.as_dict() if detail else None)
     elif detail:
-        for line in detail_lines(detail.lock, [alive.sentence for alive in detail.liveness]):
+        sentences = [
+            f"{alive.sentence} {admin.likely_end(detail, alive.holder)}".strip()
+            for alive in detail.liveness
+        ]
+        for line in detail_lines(detail.lock, sentences):
             say(line)
     if not detail:
         end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it.")
@@ -240,18 +244,26 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
 
 @click.command()
 @click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@click.option(
+    "--times-usual",
+    type=click.FloatRange(1),
+    default=TIMES_USUAL,
+    show_default=True,
+    help="Also those held for so many times as long as their task's past holds.",
+)
 @queued_for_option
 @timeout_option
 @json_option
 @pass_desk
 def stale(
-    desk: Desk, older_than: float | None, queued_for: float, timeout: float, as_json: bool
+    desk: Desk, /, older_than: float | None, timeout: float, as_json: bool, **limits: float
 ) -> None:
     """Locks whose worker does not answer, does not run their task, or does not renew them.
 
-    Also those that a message holds from its publish on, when it is nowhere any more.
+    Also those that are held for far longer than usual, and those that a message holds from its
+    publish on, when it is nowhere any more.
     """
-    found = admin.stale(desk.locks, desk.app, older_than, timeout, queued_for=queued_for)
+    found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
     if as_json:
         say_json_list(one.as_dict() for one in found)
         return
