@@ -12,6 +12,7 @@ from celery_locks.clock import now
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.leftovers import of_locks
 from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -34,7 +35,7 @@ MODES: dict[str, Callable[[Proxy], None]] = {
 def nothing_left(server: EmbeddedServer) -> bool:
     """Only the counter remains, which must outlive every lock."""
     left: Any = server.ask("KEYS", "*")
-    return [key for key in left if not key.endswith(":fence")] == []
+    return of_locks(left) == []
 
 
 def test_black_hole_suspends_then_loses_at_the_own_deadline(
