@@ -9,13 +9,14 @@ one that came meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery_locks.admin.acts import force_release
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Liveness, judge, last_renewed, without_message
+from celery_locks.admin.usual import Usual, is_at_work, times, usual
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.queues import absent
 from celery_locks.integration.roll_call import PATIENCE, RollCall, call_the_roll
@@ -23,6 +24,8 @@ from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
 _SUSPECT = ("absent", "silent", "gone", "late")
+TIMES_USUAL = 10.0
+"""A hold that takes so many times as long as its task's holds usually do is worth a look."""
 QUEUED_FOR = 60.0
 """How old a place must be, in seconds, for its message to be looked for: it is taken before the
 publish, which may be tried several times."""
@@ -36,6 +39,7 @@ class Stale:
     liveness: Liveness
     held_for: float
     is_old: bool
+    usual: Usual | None = None  # if it has been held for many times as long
 
     @property
     def holder(self) -> Holder:
@@ -44,6 +48,11 @@ class Stale:
     @property
     def sentence(self) -> str:
         old = f"It has been held for {self.held_for:.0f} s. " if self.is_old else ""
+        if self.usual:
+            old = (
+                f"It has been held for {self.held_for:.0f} s, {times(self.held_for, self.usual)} × "
+                f"the usual {self.usual.held_for:.0f} s. "
+            )
         return old + self.liveness.sentence
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,6 +62,7 @@ class Stale:
             "sentence": self.sentence,
             "held_for": self.held_for,
             "is_old": self.is_old,
+            "usual": self.usual.as_dict() if self.usual else None,
             "holder": self.holder.as_dict(),
         }
 
@@ -76,6 +86,23 @@ class Swept:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Who takes many times as long as usual; read once, not for every lock."""
+
+    times: float = 0.0
+    usual: Mapping[str, Usual] = field(default_factory=dict)
+
+    def look(self, holder: Holder, held_for: float) -> Usual | None:
+        """What is usual, if this holder is far beyond it; one past hold does not make a habit."""
+        known = self.usual.get(holder.task or "") if is_at_work(holder) else None
+        is_slow = known and known.holds > 1 and held_for > self.times * known.held_for
+        return known if is_slow else None
+
+
+NOT_SLOW = Slow()
+
+
 def stale(
     locks: Locks,
     app: Any = None,
@@ -83,56 +110,63 @@ def stale(
     timeout: float = PATIENCE,
     *,
     queued_for: float = QUEUED_FOR,
+    times_usual: float | None = TIMES_USUAL,
 ) -> list[Stale]:
     """Held by a worker nobody answers for, or that does not run it, or not renewed, or for long.
 
-    Or by a message that is nowhere, though published ``queued_for`` seconds ago. Without an app
-    only the renewals are looked at. A worker that does not answer is asked again.
+    Long is ``older_than`` seconds, or ``times_usual`` × what the task's holds usually take (None:
+    no matter). Or by a message that is nowhere, though published ``queued_for`` seconds ago.
+    Without an app only the renewals are looked at. A worker that does not answer is asked again.
     """
-    found = _look(locks, app, older_than, timeout)[1]
+    slow = Slow(times_usual, usual(locks)) if times_usual is not None else NOT_SLOW
+    found = _look(locks, app, older_than, timeout, slow)[1]
     purged, _ = _purged(locks, app, queued_for, timeout, older_than)
     known = {(one.name, one.holder.token) for one in purged}
     return [one for one in found if (one.name, one.holder.token) not in known] + purged
 
 
 def _look(
-    locks: Locks, app: Any, older_than: float | None, timeout: float
+    locks: Locks, app: Any, older_than: float | None, timeout: float, slow: Slow = NOT_SLOW
 ) -> tuple[RollCall | None, list[Stale]]:
     roll = call_the_roll(app, timeout=timeout) if app is not None else None
-    found = list(_suspects(locks, roll, older_than))
+    found = list(_suspects(locks, roll, older_than, slow))
     silent = {one.holder.worker for one in found if one.liveness.verdict in ("silent", "gone")}
     if roll is None or not silent:
         return roll, found
     again = roll.merged(call_the_roll(app, [name for name in silent if name], timeout))
-    return again, [one for old in found if (one := _second_look(locks, old, again, older_than))]
+    seconds = (_second_look(locks, old, again, older_than, slow) for old in found)
+    return again, [one for one in seconds if one]
 
 
-def _suspects(locks: Locks, roll: RollCall | None, older_than: float | None) -> Iterator[Stale]:
+def _suspects(
+    locks: Locks, roll: RollCall | None, older_than: float | None, slow: Slow
+) -> Iterator[Stale]:
     for lock in list_locks(locks):
         for holder in lock.holders:
-            if one := _suspect(lock, holder, roll, older_than):
+            if one := _suspect(lock, holder, roll, older_than, slow):
                 yield one
 
 
 def _suspect(
-    lock: LockInfo, holder: Holder, roll: RollCall | None, older_than: float | None
+    lock: LockInfo, holder: Holder, roll: RollCall | None, older_than: float | None, slow: Slow
 ) -> Stale | None:
     liveness = judge(holder, lock.as_of, roll)
     held_for = lock.as_of - holder.acquired_at
     is_old = older_than is not None and held_for > older_than
-    if liveness.verdict in _SUSPECT or is_old:
-        return Stale(lock.name, liveness, held_for, is_old)
+    beyond = slow.look(holder, held_for)
+    if liveness.verdict in _SUSPECT or is_old or beyond:
+        return Stale(lock.name, liveness, held_for, is_old, beyond)
     return None
 
 
 def _second_look(
-    locks: Locks, old: Stale, roll: RollCall, older_than: float | None
+    locks: Locks, old: Stale, roll: RollCall, older_than: float | None, slow: Slow
 ) -> Stale | None:
     """The same holder as it is now; None if it has given the lock back, or is well."""
     lock = locks.info(old.name)
     for holder in lock.holders if lock else ():
         if lock and holder.token == old.holder.token:
-            return _suspect(lock, holder, roll, older_than)
+            return _suspect(lock, holder, roll, older_than, slow)
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from celery_locks import admin
-from celery_locks.admin import QUEUED_FOR, LockState
+from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT, top
 from celery_locks.cli.desk import (
     Desk,
@@ -94,7 +94,11 @@ def info(desk: Desk, name: str, as_json: bool) -> None:
     if as_json:
         say_json(detail.as_dict() if detail else None)
     elif detail:
-        for line in detail_lines(detail.lock, [alive.sentence for alive in detail.liveness]):
+        sentences = [
+            f"{alive.sentence} {admin.likely_end(detail, alive.holder)}".strip()
+            for alive in detail.liveness
+        ]
+        for line in detail_lines(detail.lock, sentences):
             say(line)
     if not detail:
         end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it.")
@@ -240,18 +244,26 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
 
 @click.command()
 @click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@click.option(
+    "--times-usual",
+    type=click.FloatRange(1),
+    default=TIMES_USUAL,
+    show_default=True,
+    help="Also those held for so many times as long as their task's past holds.",
+)
 @queued_for_option
 @timeout_option
 @json_option
 @pass_desk
 def stale(
-    desk: Desk, older_than: float | None, queued_for: float, timeout: float, as_json: bool
+    desk: Desk, /, older_than: float | None, timeout: float, as_json: bool, **limits: float
 ) -> None:
     """Locks whose worker does not answer, does not run their task, or does not renew them.
 
-    Also those that a message holds from its publish on, when it is nowhere any more.
+    Also those that are held for far longer than usual, and those that a message holds from its
+    publish on, when it is nowhere any more.
     """
-    found = admin.stale(desk.locks, desk.app, older_than, timeout, queued_for=queued_for)
+    found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
     if as_json:
         say_json_list(one.as_dict() for one in found)
         return
@@ -327,18 +339,22 @@ def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filter
 @click.command()
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--acts", "only_acts", is_flag=True, help="Only what operators did.")
 @json_option
 @pass_desk
-def history(desk: Desk, name: str | None, limit: int, as_json: bool) -> None:
-    """What operators did, to one lock or to any: when, who, why, from whom."""
-    acts = admin.history(desk.locks, name, limit=limit)
+def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
+    """What operators did and which holds ended, of one lock or of any: when, who, why.
+
+    Holds of a second or more; about 1000 of each are kept.
+    """
+    acts = admin.history(desk.locks, name, limit=limit, only_acts=only_acts)
     if as_json:
         say_json_list(act.as_dict() for act in acts)
         return
     for act in acts:
         say(admin.told(act))
     if not acts:
-        say("Nothing was done by hand.")
+        say("Nothing was done by hand." if only_acts else "Nothing is on record.")
 
 
 @click.command()

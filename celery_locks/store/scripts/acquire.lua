@@ -28,9 +28,12 @@ local function forget_lapsed_names()
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - FORGET_MS, 'LIMIT', 0, 2)) do
     for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
       -- pcall: a foreign value under our key is not ours to delete.
-      for _, gone in ipairs(redis.pcall('ZRANGE', key, 0, -1)) do
-        redis.call('ZREM', key, gone)
-        redis.call('HDEL', records, gone)
+      local gone = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES')
+      for i = 1, #gone, 2 do
+        redis.call('ZREM', key, gone[i])
+        -- A waiter's score is no moment, but its record has fence 0.
+        note_past('lapsed', old, gone[i], gone[i + 1], LAPSED)
+        redis.call('HDEL', records, gone[i])
       end
     end
     redis.call('ZREM', index, old)
@@ -165,6 +168,7 @@ for i = 1, #holders, 2 do
 end
 local room = #holders / 2 < limit
 while holders[1] and tonumber(holders[2]) <= now do
+  note_past('lapsed', name, holders[1], holders[2], LAPSED)
   free(table.remove(holders, 1))
   table.remove(holders, 1)
   room = true
@@ -190,7 +194,10 @@ if ARGV[10] and ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
     return {'replaced', take(tonumber(since))}
   end
 end
-if former then free(former) end
+if former then
+  note_past('held', name, former, now, 'its next attempt took it over')
+  free(former)
+end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end
 return busy(holders, alive > 0)
