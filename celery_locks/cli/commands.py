@@ -323,6 +323,9 @@ def sweep(
         say(swept.doubt)
     if not swept.freed and not swept.spared and not swept.doubt:
         say("No worker is missing, and no message.")
+    if swept.trimmed:
+        word = "Would clear" if dry_run else "Cleared"
+        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
 
 
 @click.command("top")
