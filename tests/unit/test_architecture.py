@@ -36,6 +36,9 @@ ROOMS_OF = {
     "billiard": {"integration", "cli", "django", "testing"},
     "click": {"cli"},
     "rich": {"cli"},
+    "starlette": {"web"},
+    "anyio": {"web"},
+    "uvicorn": {"cli"},
 }
 
 EXTRAS = {
