@@ -166,7 +166,7 @@ def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLea
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     if isinstance(answer, Done):
-        events.emit("already_done", spec.name)
+        events.emit("already_done", spec.name, why="is not done again")
         return once.repeat(answer.mark)
     lease: BaseLease = cast(Any, locks).adopt(answer)
     return lease
