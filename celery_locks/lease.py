@@ -33,6 +33,8 @@ class State(StrEnum):
     RELEASED = "released"
 
 
+NO_LONGER_THERE = "the lock server no longer has it: taken over, freed or wiped"
+
 OnLost = Callable[["BaseLease", LeaseLost], object]
 OnStop = Callable[["BaseLease", StopRequested], object]
 

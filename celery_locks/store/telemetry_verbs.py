@@ -97,5 +97,5 @@ class TelemetryVerbs:
 
 
 def _plain(part: str) -> str:
-    """No separator inside, and no longer than a name of a task has a right to be."""
-    return part.replace("\t", " ")[:200]
+    """No separator inside, a UTF-8 form, and no longer than a task's name has a right to be."""
+    return part.replace("\t", " ")[:200].encode(errors="replace").decode()
