@@ -71,7 +71,7 @@ class Recorder:
         except RuntimeError:  # no thread to be had: perhaps with the next event
             self._is_started.release()
 
-    def settle(self, seconds: float = 1.0) -> None:
+    def settle(self, seconds: float = 3.0) -> None:
         """Have everything sent now, and wait for that; at a process's end."""
         until = now() + seconds
         while self._is_started.locked() and self._has_work() and now() < until:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -175,26 +174,6 @@ def test_server_that_is_away_at_the_end_is_not_waited_for(locks: Locks) -> None:
     recorder(event("skipped", task="t"))
     recorder.settle(0.2)
     recorder.close()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_child_does_not_send_what_its_parent_counted(tmp_path: Path, valkey: Any) -> None:
-    locks = Locks.from_url(valkey.url, prefix="fork-metrics")
-    metrics.install(locks)
-    emit("skipped", "a", task="parent")
-    pid = os.fork()
-    if not pid:
-        try:
-            emit("skipped", "a", task="child")
-            metrics.uninstall()
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    assert read_counts(locks).get(Field("skipped", "child")) == 1
-    metrics.uninstall()
-    counts = read_counts(locks)
-    locks.close()
-    assert counts == {Field("skipped", "parent"): 1, Field("skipped", "child"): 1}
 
 
 def test_nothing_is_opened_at_install() -> None:
