@@ -12,12 +12,13 @@ An ``app`` is a Celery app; where there is none, the answers do without Celery's
 from celery_locks.admin.acts import force_release, history, stop, this_operator
 from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, moment, span, told, why
-from celery_locks.admin.leftovers import Stale, Swept, stale, sweep
+from celery_locks.admin.leftovers import QUEUED_FOR, Stale, Swept, stale, sweep
 from celery_locks.admin.lint import Finding, check, check_server
 from celery_locks.admin.listing import LockState, is_glob, list_locks, matcher
 from celery_locks.admin.liveness import Detail, Liveness, info
 
 __all__ = [
+    "QUEUED_FOR",
     "Detail",
     "Finding",
     "Liveness",

@@ -15,7 +15,9 @@ from celery_locks.integration.roll_call import RollCall, call_the_roll
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
-Verdict = Literal["running", "absent", "silent", "gone", "renewed", "late", "queued", "ended"]
+Verdict = Literal[
+    "running", "absent", "silent", "gone", "renewed", "late", "queued", "purged", "ended"
+]
 
 # Renewals come every third of the ttl.
 _OVERDUE = 0.5
@@ -30,6 +32,7 @@ _SENTENCES: dict[Verdict, str] = {
     "late": "It was last renewed {ago:.0f} s ago, with a ttl of {ttl:g} s, which is overdue; "
     "{unasked}.",
     "queued": "It is a message in the queue that no worker has begun.",
+    "purged": "Its message is in no queue and with no worker: it was purged or lost.",
     "ended": "Its work has ended; the slot is kept for a while as at_least says.",
 }
 
@@ -87,6 +90,11 @@ def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Livenes
         unasked=_unasked(holder, roll),
     )
     return Liveness(holder, verdict, sentence)
+
+
+def without_message(holder: Holder) -> Liveness:
+    """The verdict on a place in the queue whose message was looked for and is nowhere."""
+    return Liveness(holder, "purged", _SENTENCES["purged"])
 
 
 def last_renewed(holder: Holder) -> float:

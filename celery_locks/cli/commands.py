@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from celery_locks import admin
-from celery_locks.admin import LockState
+from celery_locks.admin import QUEUED_FOR, LockState
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT, top
 from celery_locks.cli.desk import (
     Desk,
@@ -38,6 +38,13 @@ timeout_option = click.option(
     default=PATIENCE,
     show_default=True,
     help="Seconds that workers have to answer.",
+)
+queued_for_option = click.option(
+    "--queued-for",
+    type=click.FloatRange(0),
+    default=QUEUED_FOR,
+    show_default=True,
+    help="Seconds after a publish from which its message is looked for.",
 )
 by_option = click.option("--by", default="", help="Who you are, for the record; your user if not.")
 
@@ -234,12 +241,18 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
 
 @click.command()
 @click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@queued_for_option
 @timeout_option
 @json_option
 @pass_desk
-def stale(desk: Desk, older_than: float | None, timeout: float, as_json: bool) -> None:
-    """Locks whose worker does not answer, does not run their task, or does not renew them."""
-    found = admin.stale(desk.locks, desk.app, older_than, timeout)
+def stale(
+    desk: Desk, older_than: float | None, queued_for: float, timeout: float, as_json: bool
+) -> None:
+    """Locks whose worker does not answer, does not run their task, or does not renew them.
+
+    Also those that a message holds from its publish on, when it is nowhere any more.
+    """
+    found = admin.stale(desk.locks, desk.app, older_than, timeout, queued_for=queued_for)
     if as_json:
         say_json_list(one.as_dict() for one in found)
         return
@@ -257,15 +270,36 @@ def stale(desk: Desk, older_than: float | None, timeout: float, as_json: bool) -
     default=0.0,
     help="Seconds to wait until a silent worker's renewal is overdue too.",
 )
+@queued_for_option
 @by_option
 @timeout_option
 @json_option
 @pass_desk
-def sweep(desk: Desk, dry_run: bool, wait: float, by: str, timeout: float, as_json: bool) -> None:
-    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue."""
+def sweep(
+    desk: Desk,
+    dry_run: bool,
+    wait: float,
+    queued_for: float,
+    by: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue.
+
+    And places in the queue (scope="queued") whose message was purged or lost: it is in no queue
+    and with no worker, looked for twice.
+    """
     if desk.app is None:
         end(WRONG_INPUT, "Only Celery knows which workers live: use celery -A proj locks sweep.")
-    swept = admin.sweep(desk.locks, desk.app, dry_run=dry_run, wait=wait, by=by, timeout=timeout)
+    swept = admin.sweep(
+        desk.locks,
+        desk.app,
+        dry_run=dry_run,
+        wait=wait,
+        by=by,
+        timeout=timeout,
+        queued_for=queued_for,
+    )
     if as_json:
         say_json({**swept.as_dict(), "dry_run": dry_run})
         return
@@ -274,8 +308,10 @@ def sweep(desk: Desk, dry_run: bool, wait: float, by: str, timeout: float, as_js
         say(f"{word} lock {one.name!r}, held by {one.holder}. {one.sentence}")
     for one in swept.spared:
         say(f"Left lock {one.name!r}, held by {one.holder}. {one.sentence}")
-    if not swept.freed and not swept.spared:
-        say("No worker is missing.")
+    if swept.doubt:
+        say(swept.doubt)
+    if not swept.freed and not swept.spared and not swept.doubt:
+        say("No worker is missing, and no message.")
 
 
 @click.command("top")

@@ -196,11 +196,12 @@ class _Timer:
             self._CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._id)
         ):
             raise OSError(ctypes.get_errno(), "timer_create failed")
+        self._never = _TimerSpec()
 
     def set(self, seconds: float) -> None:
         """Fire once after so long; 0 disarms."""
         whole = int(seconds)
-        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9))
+        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9)) if seconds else self._never
         self._libc.timer_settime(self._id, 0, ctypes.byref(value), None)
 
 

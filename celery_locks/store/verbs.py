@@ -128,24 +128,26 @@ class Verbs:
         and shall not run when this one has begun; with ``once`` it is granted only if the work is
         not done.
         """
-        job = _job(holder)
-        args = (
+        args: tuple[Arg, ...] = (
             spec.name,
             token,
             _ms(spec.ttl),
             spec.limit,
-            job,
+            _job(holder),
             holder.attempt,
             _ms(alive),
             channel,
             holder.about(),
-            int(ask_done),
-            *frees,
-            replaces,
-            _job_of(supersedes[0]) if supersedes[0] else "",
-            _ms(supersedes[1]),
-            *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
         )
+        if ask_done or frees[1] or replaces or supersedes[0] or once:
+            args += (
+                int(ask_done),
+                *frees,
+                replaces,
+                _job_of(supersedes[0]) if supersedes[0] else "",
+                _ms(supersedes[1]),
+                *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
+            )
 
         def parse(reply: Any) -> int | Conflict | Done:
             if isinstance(reply, int):

@@ -12,7 +12,7 @@ from celery_locks.clock import now
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.testing.servers import EmbeddedServer
-from tests.support.news import Callback, News, at_most
+from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -60,7 +60,7 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
     assert lease.deadline <= taken_at, "another had it inside our deadline"
     assert lease.state is State.LOST
     lost_at = news.wait(lease, "lost")
-    assert 0 <= lost_at - lease.deadline < 0.25
+    assert 0 <= lost_at - lease.deadline < BUSY
     assert news.of(lease) == ["acquired", *["renewed"] * lease.renewals, "suspended", "lost"]
     assert [error.name for _, error in told.calls] == ["hole"]
     with pytest.raises(LeaseLost):
@@ -247,8 +247,7 @@ def expect_quick(calls: list[Callable[[], Any]], limit: float) -> None:
     for thread in threads:
         thread.join()
     assert len(took) == len(calls)
-    # The tenth of a second is for a machine with two cores and other work.
-    assert max(took) <= limit + 0.1, f"{max(took):.3f} s is more than {limit:.3f} s"
+    assert max(took) <= limit + BUSY, f"{max(took):.3f} s is more than {limit:.3f} s"
 
 
 def test_patience_is_kept_to_while_waiting(face: Open, proxy: Proxy) -> None:
@@ -256,7 +255,7 @@ def test_patience_is_kept_to_while_waiting(face: Open, proxy: Proxy) -> None:
     holder, waiter = face(proxy.url), face(proxy.url)
     holder.acquire("busy", ttl=30)
     for wait in (0.3, 0.3, 0.3):
-        with at_most(wait + 0.05, "waiting"):
+        with at_most(wait, "waiting"):
             assert waiter.acquire("busy", ttl=30, wait=wait) is None
 
 
