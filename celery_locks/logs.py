@@ -69,6 +69,12 @@ def write(event: LockEvent) -> None:
     logger.log(LEVELS[event.kind], _SENTENCES[event.kind] % said, extra=fields_of(event))
 
 
+def owed(lock: str, why: object) -> None:
+    """No event: the lock is free when the keeper has been heard, and nobody has to do anything."""
+    fields = {"event": "owed", "lock": lock, "why": str(why)}
+    logger.warning("lock %r is given back as soon as possible: %s", lock, why, extra=fields)
+
+
 def _who(detail: Mapping[str, Any]) -> str:
     task, task_id = detail.get("task"), detail.get("task_id")
     if not task:

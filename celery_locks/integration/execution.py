@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 from kombu.exceptions import OperationalError
 
-from celery_locks import events, keys, policy
+from celery_locks import events, keys, logs, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import (
@@ -294,7 +294,7 @@ class Execution:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
             self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, marks=marks)
         except LockUnavailable as error:
-            logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+            logs.owed(lease.name, error)
 
     # What is told to Celery when the task does not run.
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
-from celery_locks import events, policy
+from celery_locks import events, logs, policy
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.header import HEADER
@@ -247,7 +247,7 @@ class _Publication:
         try:
             lease.release()
         except LockUnavailable as error:
-            logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+            logs.owed(lease.name, error)
 
 
 def queue_name(

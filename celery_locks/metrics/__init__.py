@@ -49,7 +49,9 @@ def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> 
     _unsubscribe = events.subscribe(_recorder)
     lifecycle.at_end_of_child(_settle)
     if port is not None:
-        lifecycle.when_worker_is_ready(partial(_serve, where, port, host))
+        from celery_locks.metrics import collector  # missing, it is missed here and not at night
+
+        lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
     return uninstall
 
 
@@ -67,12 +69,6 @@ def locks_of(where: Any) -> Locks:
     if isinstance(where, Locks):
         return where
     return Locks.from_url(where) if isinstance(where, str) else Locks.from_app(where)
-
-
-def _serve(where: Any, port: int, host: str) -> None:
-    from celery_locks.metrics.collector import serve
-
-    serve(where, port, host)
 
 
 def _settle() -> None:

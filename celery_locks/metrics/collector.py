@@ -6,6 +6,7 @@ millisecond or two; nothing about them is sent but the numbers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from celery_locks.locks import Locks
 from celery_locks.metrics import locks_of
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, INFINITY, sum_of
 from celery_locks.store.telemetry_verbs import Counts, Field, Tally, TelemetryVerbs
+
+logger = logging.getLogger("celery_locks")
 
 PREFIX = "celery_locks_"
 
@@ -78,6 +81,14 @@ def serve(where: Any, port: int, host: str = "127.0.0.1") -> tuple[Any, Any]:
     registry = CollectorRegistry()
     registry.register(LocksCollector(locks_of(where)))
     return start_http_server(port, host, registry)
+
+
+def serve_if_free(where: Any, port: int, host: str) -> None:
+    """For workers: the second one on a machine finds the port taken, and the first says it all."""
+    try:
+        serve(where, port, host)
+    except OSError as error:
+        logger.warning("lock metrics are not served on %s:%d: %s", host, port, error)
 
 
 def read_counts(locks: Locks) -> Counts:

@@ -20,7 +20,7 @@ _LIFETIME_MS = 30 * 86400 * 1000
 # A process that cannot reach the server sends the same batch again until it can.
 _REMEMBERED_MS = 3600 * 1000
 _MOST_FIELDS = 20_000
-_TALLY_PAGE = 200
+_TALLY_PAGE = 50
 BATCH = 500
 
 
