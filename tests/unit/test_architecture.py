@@ -36,6 +36,7 @@ ROOMS_OF = {
     "billiard": {"integration", "cli", "django", "testing"},
     "click": {"cli"},
     "rich": {"cli"},
+    "django": {"django"},
 }
 
 EXTRAS = {
