@@ -174,7 +174,6 @@ def _columns(asked: listing.Question, part: listing.Part) -> list[dict[str, str]
     heads = {
         "Lock": "name",
         "Holder": "",
-        "Worker": "",
         "Held for": "held",
         "Lapses in": "remaining",
         "Waiting": "waiting",

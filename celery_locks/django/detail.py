@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_locks import admin
-from celery_locks.admin import Detail, Liveness, moment, span, told
+from celery_locks.admin import Detail, Liveness, moment, span
 from celery_locks.admin.liveness import judge
 from celery_locks.cli.render import plain
 from celery_locks.django.listing import name_of
@@ -16,7 +16,12 @@ from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, LockInfo
 
 _ACTS = 20
-_NOT_FACTS = ("holders", "waiters", "name", "as_of", "remaining")
+_LABELS = {"ttl": "TTL", "pid": "PID", "task_id": "Task ID"}
+_FIRST = ("task", "task_id", "worker", "host", "pid")
+_TOLD_ELSEWHERE = (
+    *("holders", "waiters", "name", "as_of", "remaining"),
+    *("acquired_at", "expires_at"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,9 @@ class ActRow:
     label: str
     at: str
     by: str
-    sentence: str
+    act: str
+    whom: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +92,9 @@ def holder_of(locks: Locks, name: str, token: str) -> HolderBox | None:
 
 def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) -> Page:
     lock = detail.lock
-    said = {word: value for word, value in lock.as_dict().items() if word not in _NOT_FACTS}
     return Page(
         sentences=sentences,
-        facts=tuple(_facts(said)),
+        facts=tuple(_facts(lock.as_dict())),
         holders=tuple(_box(lock, alive) for alive in detail.liveness),
         waiters=tuple(_waiter(lock, place, one) for place, one in enumerate(lock.waiters, 1)),
         acts=acts,
@@ -97,28 +103,25 @@ def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) 
 
 def _box(lock: LockInfo, alive: Liveness) -> HolderBox:
     holder = alive.holder
-    told_apart = {
-        "held for": f"{span(lock.as_of - holder.acquired_at)}, since {moment(holder.acquired_at)}",
-        "lapses in": f"{span(holder.expires_at - lock.as_of)} unless renewed",
-        "ttl": f"{holder.ttl:g} s",
-        "retries": max(0, holder.retries),
-    }
-    said = {
-        word: value
-        for word, value in holder.as_dict().items()
-        if word not in ("acquired_at", "expires_at", *told_apart)
-    }
-    facts = tuple(_facts({**told_apart, **said}))
+    said = holder.as_dict()
+    told = {word: said[word] for word in _FIRST}
+    since = moment(holder.acquired_at)
+    told["held for"] = f"{span(lock.as_of - holder.acquired_at)}, since {since}"
+    told["lapses in"] = f"{span(holder.expires_at - lock.as_of)} unless renewed"
+    told |= {**said, "ttl": f"{holder.ttl:g} s", "retries": max(0, holder.retries)}
+    facts = tuple(_facts(told))
     return HolderBox(holder.token, name_of(holder), alive.verdict, plain(alive.sentence), facts)
 
 
 def _facts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Whatever the value has to say of itself, so that what is added to it later is shown too."""
     for word, value in said.items():
+        if word in _TOLD_ELSEWHERE:
+            continue
         if isinstance(value, dict | list | tuple):
             value = json.dumps(value) if value else None
         if value is not None:
-            yield word.replace("_", " ").capitalize(), plain(str(value))
+            yield _LABELS.get(word, word.replace("_", " ").capitalize()), plain(str(value))
 
 
 def _waiter(lock: LockInfo, place: int, waiter: Holder) -> WaiterRow:
@@ -132,6 +135,12 @@ def _waiter(lock: LockInfo, place: int, waiter: Holder) -> WaiterRow:
 
 
 def _act(act: Act) -> ActRow:
-    at = moment(act.at)
-    sentence = told(act).removeprefix(f"{at}: ")
-    return ActRow(act.name, plain(act.name), at, plain(act.by), plain(sentence))
+    return ActRow(
+        name=act.name,
+        label=plain(act.name),
+        at=moment(act.at),
+        by=plain(act.by),
+        act=plain(act.act),
+        whom=plain(", ".join(map(str, act.holders)) or "nobody"),
+        reason=plain(act.why or "–"),
+    )

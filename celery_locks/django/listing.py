@@ -137,7 +137,7 @@ def _row(lock: LockInfo) -> Row:
         name=lock.name,
         label=plain(lock.name),
         holder=_who(lock),
-        worker=plain((first.worker or first.host or "–") if first else "–"),
+        worker=plain(first.worker or first.host or "") if first else "",
         held_for=span(lock.as_of - first.acquired_at) if first else "–",
         lapses_in=span(lock.remaining) if first else "–",
         waiting=str(len(lock.waiters) or "–"),
