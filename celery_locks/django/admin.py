@@ -108,7 +108,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         return self._deed(request, acts.STOP)
 
     def _deed(self, request: HttpRequest, deed: acts.Deed) -> HttpResponse:
-        """GET asks for the confirmation, POST is it. It is about one holder, and nobody after it."""
+        """GET asks for the confirmation, POST is it; about one holder, and nobody after it."""
         self._require(self.has_release_permission(request))
         name, token = request.GET.get("name", ""), request.GET.get("token", "")
         try:

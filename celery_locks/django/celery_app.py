@@ -1,4 +1,4 @@
-"""Which Celery app the pages and commands speak of: the one in ``CELERY_LOCKS_APP``, or the current.
+"""Which Celery app the pages and commands speak of: ``CELERY_LOCKS_APP``, or the current one.
 
 Celery keeps the current app per thread, and requests come in threads that never saw it set. So it
 is remembered when Django starts, in the thread that imported the project.
@@ -45,7 +45,9 @@ def _imported(said: Any) -> Any:
     if isinstance(said, str):
         try:
             found = find_app(said)
-        except Exception as error:  # importing runs the project's own code, which may raise anything
+        except (
+            Exception
+        ) as error:  # importing runs the project's own code, which may raise anything
             why = f"cannot be imported: {type(error).__name__}: {error}"
             raise LockUsageError(f"{SETTING} is {said!r}, which {why}. {_WRITE}") from error
     if not isinstance(found, celery.Celery):

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from celery_locks.cli.render import plain
+
 
 class Lock(models.Model):  # type: ignore[misc]
     name = models.CharField(primary_key=True, max_length=512)
@@ -20,4 +22,4 @@ class Lock(models.Model):  # type: ignore[misc]
         permissions: ClassVar = [("release_lock", "Can release a lock")]
 
     def __str__(self) -> str:
-        return str(self.name)
+        return plain(self.name)

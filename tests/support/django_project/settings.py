@@ -1,4 +1,4 @@
-"""As ``startproject`` makes them, as far as the admin needs; the database is in memory or a file."""
+"""As ``startproject`` makes them, as far as the admin needs them."""
 
 import os
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from celery_locks.cli import locks
+from celery_locks.cli.commands import COMMANDS
 from celery_locks.django.celery_app import the_app
 from celery_locks.errors import LockUsageError
 
@@ -25,7 +26,8 @@ class Command(BaseCommand):  # type: ignore[misc]
             "arguments",
             nargs=argparse.REMAINDER,
             metavar="COMMAND …",
-            help=f"as in `celery -A proj locks`; `{PROGRAM} COMMAND --help` says more",
+            help=f"{', '.join(COMMANDS)}: as in `celery -A proj locks`; "
+            f"`{PROGRAM} COMMAND --help` says more",
         )
 
     def handle(self, *args: Any, arguments: list[str], **options: Any) -> None:
