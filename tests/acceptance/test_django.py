@@ -194,7 +194,7 @@ def test_release_of_one_slot_leaves_the_others(rig: Rig, rolf: Visitor, name: st
 def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: Visitor) -> None:
     """The holder hears it, and ends when it will."""
     told: list[str] = []
-    with rig.locks.hold("stops", ttl=3, on_stop=lambda lease, _: told.append(lease.name)):
+    with rig.locks.hold("stops", ttl=6, on_stop=lambda lease, _: told.append(lease.name)):
         [stop] = rolf.get(LOCK, name="stops").links("stop")
         assert "was asked to stop" in rolf.post(stop, reason="deploy").text
         wait_until(lambda: told, PATIENCE, what="the holder to hear it")
