@@ -16,7 +16,6 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import (
     ForeignData,
-    LeaseLost,
     LockUnavailable,
     LockUsageError,
     ServerOutOfMemory,
@@ -24,7 +23,7 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease, OnLost, State, trusted_until
+from celery_locks.lease import NO_LONGER_THERE, BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import CLAIM, Done, Mark, Once, Renewal, Verbs, budget_of
@@ -45,6 +44,8 @@ def _is_fresh(sent_at: float) -> bool:
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 MARKS_OWED = 600.0
+# A hold of so many seconds is written down when it ends (note_past in common.lua).
+NOTED = 1.0
 
 
 class How(TypedDict, total=False):
@@ -204,7 +205,7 @@ class Flows(Generic[L]):
         lost = yield call
         if lost:
             keeper.discard(lease.token)
-            lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            lease.lose(NO_LONGER_THERE, lost.revoked.get(lease.token))
             lease.check()
         lease.renewed(sent_at)
         keeper.reschedule(lease.token)
@@ -225,6 +226,8 @@ class Flows(Generic[L]):
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
         # Not the lease's deadline: another process may have renewed it since we last heard.
         keep, until = max(keep, lease.keep_for()), now() + lease.ttl
+        # Not so for short ones: nobody asks after them, and they are what most calls are about.
+        past = "" if lease.held_for >= NOTED else None
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
@@ -233,12 +236,20 @@ class Flows(Generic[L]):
                 keep=keep,
                 keep_as=keep_as,
                 marks=marks,
+                past=past,
                 budget=budget_of(lease.ttl),
             )
         except BaseException:
             until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
             keeper.give_back(
-                lease.name, lease.token, self._store, self.verbs, until, keep=keep, marks=marks
+                lease.name,
+                lease.token,
+                self._store,
+                self.verbs,
+                until,
+                keep=keep,
+                marks=marks,
+                past=past,
             )
             raise
         events.emit(
@@ -253,9 +264,7 @@ class Flows(Generic[L]):
         with suppress(LockUnavailable):
             yield from self.release(lease)
         if lost and not failed:
-            raise LeaseLost(
-                lease.name, "it ended before the block did; another may have run beside it"
-            )
+            raise lease.loss("it ended before the block did; another may have run beside it")
 
     def walk(self) -> Flow[list[LockInfo]]:
         """Every lock that is held or waited for, page by page, each once."""

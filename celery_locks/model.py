@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from celery_locks.errors import LockUsageError
 
@@ -196,7 +196,11 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did to a lock: when, who, why, and to whom."""
+    """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
+
+    ``act`` is "force_release" or "stop", with ``by`` whom; or "held" (``why``, if not by its own
+    release) or "lapsed", with ``held_for`` in seconds.
+    """
 
     id: str
     at: float
@@ -205,6 +209,7 @@ class Act:
     by: str
     why: str
     holders: tuple[Holder, ...] = ()
+    held_for: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, for surfaces."""
@@ -215,8 +220,16 @@ class Act:
             "name": self.name,
             "by": self.by,
             "why": self.why,
+            "held_for": self.held_for,
             "holders": [holder.as_dict() for holder in self.holders],
         }
+
+
+class Revocation(NamedTuple):
+    """What an operator said when taking a lock from its holder."""
+
+    by: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

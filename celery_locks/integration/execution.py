@@ -26,16 +26,14 @@ from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import (
     AlreadyDone,
-    LeaseLost,
     LockConflict,
     LockUnavailable,
     LockUsageError,
-    StopRequested,
 )
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, LostHere, StopHere
+from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, RaisedHere
 from celery_locks.integration.naming import lock_name, signature_of
 from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
@@ -232,10 +230,8 @@ class Execution:
         except Reject:
             ended = False
             raise
-        except LostHere as error:
-            raise LeaseLost(error.name, error.reason) from None
-        except StopHere as error:
-            raise StopRequested(error.name) from None
+        except RaisedHere as error:
+            raise error.plain from None
         except Ignore:
             raise
         except Exception as error:

@@ -143,7 +143,7 @@ class _Publication:
             retries=-1,  # attempt 0: nobody has begun it
             host=process.host,
             pid=process.pid,
-            extra={policy.AWAITED: True} if self.id_is_frozen else {},
+            extra=self._extra(),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
         answer = self.locks.acquire_for_task(
@@ -156,6 +156,16 @@ class _Publication:
         )
         assert isinstance(answer, Lease | Conflict)
         return answer
+
+    def _extra(self) -> dict[str, Any]:
+        """What nobody could tell from the place alone; a usual call has nothing to say."""
+        extra: dict[str, Any] = {policy.AWAITED: True} if self.id_is_frozen else {}
+        queue = self.options.get("queue")
+        if self.options.get("exchange") or self.options.get("routing_key"):
+            extra[policy.SENT_TO] = None
+        elif queue:
+            extra[policy.SENT_TO] = str(getattr(queue, "name", queue))
+        return extra
 
     def _lifetime(self) -> float:
         """Seconds that the message may hold its place if it never begins; not past its expiry."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from celery_locks import events, keys
 from celery_locks.aio import AsyncLocks
-from celery_locks.errors import LeaseLost, LockConflict, LockUnavailable, LockUsageError
+from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.lease import BaseLease, State
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, LockSpec, this_process
@@ -177,7 +177,7 @@ def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any)
     lost = lease.state is State.LOST
     yield from _release(locks, lease, [once.done(lease.token, result)])
     if lost:
-        raise LeaseLost(lease.name, "it ended before the work did; another may have run beside it")
+        raise lease.loss("it ended before the work did; another may have run beside it")
 
 
 def give_up(

@@ -49,5 +49,5 @@ def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     assert done.stderr == ""
     for sentence in SENTENCES[name]:
         assert sentence in done.stdout
-    assert took < 20
+    assert took < 45, "on two cores with other work; alone it takes a few seconds"
     wait_until(lambda: not processes_in(tmp_path), what="its processes to be gone")
