@@ -96,7 +96,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         shown: tuple[detail.ActRow, ...] = ()
         trouble = ""
         try:
-            shown = detail.acts_of(the_locks(), None, _ACTS)
+            shown = detail.acts_of_all(the_locks(), _ACTS)
         except LockError as error:
             trouble = _sentence(error)
         return self._page(request, "acts", "History", {"acts": shown, "trouble": trouble})

@@ -50,7 +50,7 @@ class ActRow:
     label: str
     at: str
     by: str
-    act: str
+    what: str
     whom: str
     reason: str
 
@@ -67,7 +67,7 @@ class Page:
 
 
 def page_of(locks: Locks, name: str, app: Any) -> Page:
-    acts = acts_of(locks, name, _ACTS)
+    acts = tuple(_act(act) for act in admin.history(locks, name, limit=_ACTS))
     if locks.info(name) is None:
         # `why` would look for a task of this id, in all the locks there are.
         return Page((f"Nobody holds lock {plain(repr(name))} or waits for it.",), acts=acts)
@@ -77,8 +77,9 @@ def page_of(locks: Locks, name: str, app: Any) -> Page:
     return _with(detail, sentences, acts) if detail else Page(sentences, acts=acts)
 
 
-def acts_of(locks: Locks, name: str | None, most: int) -> tuple[ActRow, ...]:
-    return tuple(_act(act) for act in admin.history(locks, name, limit=most))
+def acts_of_all(locks: Locks, most: int) -> tuple[ActRow, ...]:
+    """What operators did, to any lock."""
+    return tuple(_act(act) for act in admin.history(locks, limit=most, only_acts=True))
 
 
 def holder_of(locks: Locks, name: str, token: str) -> HolderBox | None:
@@ -91,10 +92,14 @@ def holder_of(locks: Locks, name: str, token: str) -> HolderBox | None:
 
 
 def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) -> Page:
-    lock = detail.lock
+    lock, usual, seconds = detail.lock, detail.usual, detail.likely_to_end_in
+    told = detail.as_dict() | {
+        "usual": usual and f"{span(usual.held_for)}, by its last {usual.holds} holds",
+        "likely_to_end_in": seconds and span(seconds),
+    }
     return Page(
         sentences=sentences,
-        facts=tuple(_facts(lock.as_dict())),
+        facts=tuple(_facts(told)),
         holders=tuple(_box(lock, alive) for alive in detail.liveness),
         waiters=tuple(_waiter(lock, place, one) for place, one in enumerate(lock.waiters, 1)),
         acts=acts,
@@ -139,8 +144,14 @@ def _act(act: Act) -> ActRow:
         name=act.name,
         label=plain(act.name),
         at=moment(act.at),
-        by=plain(act.by),
-        act=plain(act.act),
+        by=plain(act.by or "–"),
+        what=_what(act),
         whom=plain(", ".join(map(str, act.holders)) or "nobody"),
         reason=plain(act.why or "–"),
     )
+
+
+def _what(act: Act) -> str:
+    if act.held_for is not None:
+        return f"{plain(act.act)} {'after' if act.act == 'lapsed' else 'for'} {span(act.held_for)}"
+    return "asked to stop" if act.act == "stop" else "taken"

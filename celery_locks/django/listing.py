@@ -1,14 +1,14 @@
 """One page of the list, as text for the template; never more locks than the page shows.
 
-Up to ``FEW`` locks, the list is sorted unless told how: the longest held first. With more it comes
-as the server has it, so that the first page costs one call however many there are; a column's
-head sorts them all, which takes a second for some ten thousand.
+Up to ``FEW`` locks the list is sorted, if not told otherwise the longest held first. With more it
+comes as the server has it, so that the first page costs the same however many there are; a click on
+a column's head sorts them all, which takes about a second for ten thousand.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, get_args
@@ -109,15 +109,17 @@ class Part:
 def part_of(locks: Locks, asked: Question) -> Part:
     found = admin.list_locks(locks, **asked.filters)
     first = list(islice(found, FEW + 1))
+    everything: Iterable[LockInfo] = chain(first, found)
     sort = asked.sort or (USUAL_SORT if len(first) <= FEW else "")
-    start = (asked.page - 1) * SIZE
-    some, total = _sorted(chain(first, found), sort, start + SIZE + 1) if sort else (None, None)
-    shown = islice(chain(first, found) if some is None else some, start, start + SIZE + 1)
-    rows = [_row(lock) for lock in shown]
+    total = None
+    end = asked.page * SIZE
+    if sort:
+        everything, total = _sorted(everything, sort, end + 1)
+    rows = [_row(lock) for lock in islice(everything, end - SIZE, end + 1)]
     return Part(tuple(rows[:SIZE]), len(rows) > SIZE, total, sort)
 
 
-def _sorted(found: Iterator[LockInfo], sort: str, most: int) -> tuple[list[LockInfo], int]:
+def _sorted(found: Iterable[LockInfo], sort: str, most: int) -> tuple[list[LockInfo], int]:
     """So many from the top, and how many there are."""
     total = 0
 
