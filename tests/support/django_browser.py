@@ -12,10 +12,16 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 # Started as root in a container, and never to talk to anybody but us.
-ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def log_in(page: Page, base: str) -> None:
