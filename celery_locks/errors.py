@@ -7,6 +7,7 @@
     │   ├── AlreadyQueued          at publish: the same call waits or runs already
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
+    │   └── LockRevoked            an operator took the lock from it
     ├── StopRequested              the holder is asked to stop; the lock is still its own
     ├── AlreadyDone                the work for this key is done, and its result was not kept
     ├── LockUnavailable            the lock server gave no usable answer
@@ -99,6 +100,19 @@ class LeaseLost(LockError):
 
     def __str__(self) -> str:
         return f"the lease on lock {self.name!r} is lost: {self.reason}"
+
+
+class LockRevoked(LeaseLost):
+    """An operator took the lock from its holder (``admin.force_release``).
+
+    ``by`` and ``why`` are what the operator said. As with any loss, stop side effects.
+    """
+
+    def __init__(self, name: str, by: str = "", why: str = "") -> None:
+        super().__init__(name, f"revoked by {by or 'somebody'}" + (f": {why}" if why else ""))
+        self.args = (name, by, why)  # what it is rebuilt from, behind a result backend
+        self.by = by
+        self.why = why
 
 
 class StopRequested(LockError):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import (
     ForeignData,
-    LeaseLost,
     LockUnavailable,
     LockUsageError,
     ServerOutOfMemory,
@@ -24,7 +23,7 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease, OnLost, State, trusted_until
+from celery_locks.lease import NO_LONGER_THERE, BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import CLAIM, Done, Mark, Once, Renewal, Verbs, budget_of
@@ -45,12 +44,15 @@ def _is_fresh(sent_at: float) -> bool:
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 MARKS_OWED = 600.0
+# A hold of so many seconds is written down when it ends (note_past in common.lua).
+NOTED = 1.0
 
 
 class How(TypedDict, total=False):
     """What is not everybody's to ask for; see ``verbs``.
 
-    Of tasks: a token from, and a keeper in, another process. Of recipes: ``once``.
+    Of tasks: a token from, and a keeper in, another process; ``policy`` is for the events only.
+    Of recipes: ``once``.
     """
 
     token: str
@@ -60,6 +62,7 @@ class How(TypedDict, total=False):
     replaces: str
     supersedes: tuple[str, float]
     once: Once | None
+    policy: str
 
 
 def new_token() -> str:
@@ -91,17 +94,28 @@ class Flows(Generic[L]):
     ) -> Flow[L | Conflict | Done]:
         token = how.get("token") or new_token()
         began = now()
+        asker: dict[str, Any] = {"task": holder.task, "task_id": holder.task_id}
         try:
             answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
             if isinstance(answer, Conflict):
-                events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
+                how_long, policy = now() - began, how.get("policy", "direct")
+                events.emit(
+                    "conflict",
+                    spec.name,
+                    token,
+                    conflict=answer,
+                    waited=how_long,
+                    policy=policy,
+                    **asker,
+                )
             if isinstance(answer, Conflict | Done):
                 return answer
             lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
             if not how.get("kept_elsewhere"):
                 due = None if granted == spec.ttl else now() + lease.remaining / 3
                 keeper.keep(lease, self._store, self.verbs, due)
-            events.emit("acquired", spec.name, token, answer, waited=now() - began)
+            lease.task, lease.task_id = holder.task, holder.task_id
+            events.emit("acquired", spec.name, token, answer, waited=now() - began, **asker)
             return lease
         except BaseException as error:
             keeper.discard(token)
@@ -115,7 +129,7 @@ class Flows(Generic[L]):
                     spec.name, token, self._store, self.verbs, until, doubtful=True, marks=marks
                 )
             if isinstance(error, LockUnavailable):
-                events.emit("unavailable", spec.name, token, why=str(error))
+                events.emit("unavailable", spec.name, token, why=str(error), **asker)
             raise
         finally:
             if spec.wait:
@@ -204,7 +218,7 @@ class Flows(Generic[L]):
         lost = yield call
         if lost:
             keeper.discard(lease.token)
-            lease.lose("the lock server no longer has it: taken over, freed or wiped")
+            lease.lose(NO_LONGER_THERE, lost.revoked.get(lease.token))
             lease.check()
         lease.renewed(sent_at)
         keeper.reschedule(lease.token)
@@ -225,6 +239,8 @@ class Flows(Generic[L]):
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
         # Not the lease's deadline: another process may have renewed it since we last heard.
         keep, until = max(keep, lease.keep_for()), now() + lease.ttl
+        # Not so for short ones: nobody asks after them, and they are what most calls are about.
+        past = "" if lease.held_for >= NOTED else None
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
@@ -233,17 +249,23 @@ class Flows(Generic[L]):
                 keep=keep,
                 keep_as=keep_as,
                 marks=marks,
+                past=past,
                 budget=budget_of(lease.ttl),
             )
         except BaseException:
             until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
             keeper.give_back(
-                lease.name, lease.token, self._store, self.verbs, until, keep=keep, marks=marks
+                lease.name,
+                lease.token,
+                self._store,
+                self.verbs,
+                until,
+                keep=keep,
+                marks=marks,
+                past=past,
             )
             raise
-        events.emit(
-            "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
-        )
+        lease.tell("released", held_for=lease.held_for, ours=ours)
         return ours
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:
@@ -253,9 +275,7 @@ class Flows(Generic[L]):
         with suppress(LockUnavailable):
             yield from self.release(lease)
         if lost and not failed:
-            raise LeaseLost(
-                lease.name, "it ended before the block did; another may have run beside it"
-            )
+            raise lease.loss("it ended before the block did; another may have run beside it")
 
     def walk(self) -> Flow[list[LockInfo]]:
         """Every lock that is held or waited for, page by page, each once."""

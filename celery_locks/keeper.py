@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
-from celery_locks.lease import BaseLease
+from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.native import native_lock, original
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Mark, Renewal, Verbs, budget_of
@@ -79,6 +79,7 @@ class Debt:
     doubtful: bool = False
     kept_until: float = 0.0
     marks: Sequence[Mark] = ()
+    past: str | None = None
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
@@ -143,12 +144,15 @@ class Keeper:
         doubtful: bool = False,
         keep: float = 0.0,
         marks: Sequence[Mark] = (),
+        past: str | None = None,
     ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``.
 
-        ``keep`` and ``marks`` as in the verb; the slot stays taken for so long from now.
+        ``keep``, ``marks`` and ``past`` as in the verb; the slot stays taken for so long from now.
         """
-        self._debts[token] = Debt(name, token, store, verbs, until, doubtful, now() + keep, marks)
+        self._debts[token] = Debt(
+            name, token, store, verbs, until, doubtful, now() + keep, marks, past
+        )
         self.wake_by(now())
 
     def settle(self, seconds: float) -> None:
@@ -281,7 +285,7 @@ class Keeper:
         for charge, renewal in zip(batch, renewals, strict=True):
             if renewal.token in lost:
                 self.discard(renewal.token)
-                charge.lease.lose("the lock server no longer has it: taken over, freed or wiped")
+                charge.lease.lose(NO_LONGER_THERE, lost.revoked.get(renewal.token))
             else:
                 charge.lease.renewed(sent_at, renewal.ttl)
                 if renewal.token in lost.stops:
@@ -324,7 +328,12 @@ class Keeper:
         try:
             keep = max(0.0, debt.kept_until - now())
             call = debt.verbs.release(
-                debt.name, debt.token, keep=keep, marks=debt.marks, budget=budget
+                debt.name,
+                debt.token,
+                keep=keep,
+                marks=debt.marks,
+                past=debt.past,
+                budget=budget,
             )
             debt.store.perform(call)
         except Exception as error:
@@ -340,7 +349,10 @@ class Keeper:
             self._debts.pop(debt.token, None)
             if debt.trouble:
                 logger.warning(
-                    "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+                    "lock %r could not be given back and lapses: %s",
+                    debt.name,
+                    debt.trouble,
+                    extra={"event": "lapses", "lock": debt.name},
                 )
 
 

@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import json
 import string
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -33,6 +33,9 @@ def bound(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
+    parameters = signature.parameters
+    if len(args) == len(parameters) and not kwargs and _are_positional(parameters.values()):
+        return dict(zip(parameters, args, strict=True))  # as most calls are, at a tenth of the cost
     try:
         binding = signature.bind(*args, **kwargs)
     except TypeError:
@@ -40,6 +43,10 @@ def bound(
         return {"*": list(args), **kwargs}
     binding.apply_defaults()
     return dict(binding.arguments)
+
+
+def _are_positional(parameters: Iterable[inspect.Parameter]) -> bool:
+    return all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
 
 def by_name(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:

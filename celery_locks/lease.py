@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, StopRequested
-from celery_locks.model import LockSpec
+from celery_locks.errors import LeaseLost, LockRevoked, StopRequested
+from celery_locks.model import LockSpec, Revocation
 from celery_locks.native import native_rlock
 
 logger = logging.getLogger("celery_locks")
@@ -32,6 +32,8 @@ class State(StrEnum):
     LOST = "lost"
     RELEASED = "released"
 
+
+NO_LONGER_THERE = "the lock server no longer has it: taken over, freed or wiped"
 
 OnLost = Callable[["BaseLease", LeaseLost], object]
 OnStop = Callable[["BaseLease", StopRequested], object]
@@ -70,9 +72,12 @@ class BaseLease:
         self._suspended = False
         self._end: State | None = None
         self._reason = ""
+        self._revoked: Revocation | None = None
         self._on_lost = on_lost
         self.on_stop: OnStop | None = None
         self.stop_requested = False
+        self.task: str | None = None
+        self.task_id: str | None = None
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
 
@@ -122,9 +127,17 @@ class BaseLease:
         if self._end is None and now() >= self._deadline:
             self.lose("it was not renewed in time")
         if self._end is State.LOST:
-            raise LeaseLost(self.name, self._reason)
+            raise self.loss(self._reason)
         if self._end is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
+
+    def loss(self, reason: str) -> LeaseLost:
+        """The error for a lease that is lost: ``LockRevoked`` if an operator took it."""
+        return (
+            LockRevoked(self.name, *self._revoked)
+            if self._revoked
+            else LeaseLost(self.name, reason)
+        )
 
     def check_renewable(self) -> None:
         """A lease that was lost without anybody's asking stays lost."""
@@ -159,54 +172,62 @@ class BaseLease:
             self._deadline = min(self._deadline, until) if nearer else max(self._deadline, until)
             self._suspended = False
             self.renewals += 1
-        events.emit("revived" if revived else "renewed", self.name, self.token, self.fence)
+        self.tell("revived" if revived else "renewed")
 
     def suspend(self, why: BaseException) -> None:
         """A renewal failed; said once for each time it begins."""
         if self._suspended or self._end:
             return
         self._suspended = True
-        logger.warning(
-            "lock %r could not be renewed, trying again for %.1f s: %s",
-            self.name,
-            self.remaining,
-            why,
-        )
-        events.emit("suspended", self.name, self.token, self.fence, why=str(why))
+        self.tell("suspended", why=str(why), remaining=self.remaining)
 
-    def lose(self, reason: str) -> None:
-        if not self._finish(State.LOST, reason):
+    def lose(self, reason: str, revoked: Revocation | None = None) -> None:
+        """It is gone; ``revoked`` if an operator took it, which then is the reason."""
+        if not self._finish(State.LOST, reason, revoked):
             return
-        logger.error("the lease on lock %r is lost: %s", self.name, reason)
+        error = self.loss(reason)
         if self._on_lost:
             try:
-                self._on_lost(self, LeaseLost(self.name, reason))
+                self._on_lost(self, error)
             except Exception:
                 logger.exception("on_lost of lock %r failed", self.name)
-        events.emit("lost", self.name, self.token, self.fence, why=reason)
+        self.tell("lost", why=error.reason, revoked=bool(revoked))
 
     def request_stop(self) -> None:
         """Said with every renewal from then on; heard once."""
         if self.stop_requested or self._end:
             return
         self.stop_requested = True
-        logger.info("the holder of lock %r is asked to stop", self.name)
         if self.on_stop:
             try:
                 self.on_stop(self, StopRequested(self.name))
             except Exception:
                 logger.exception("on_stop of lock %r failed", self.name)
-        events.emit("stop", self.name, self.token, self.fence)
+        self.tell("stop")
+
+    def tell(self, kind: events.Kind, **detail: Any) -> None:
+        """An event of this lease."""
+        events.emit(
+            kind,
+            self.name,
+            self.token,
+            self.fence,
+            task=self.task,
+            task_id=self.task_id,
+            **detail,
+        )
 
     def finish_release(self) -> bool:
         """Mark it released; False if it had ended before."""
         return self._finish(State.RELEASED, "")
 
-    def _finish(self, end: State, reason: str) -> bool:
+    def _finish(self, end: State, reason: str, revoked: Revocation | None = None) -> bool:
         with self._ending:
             if self._end:
                 return False
-            self._end, self._reason = end, reason
+            self._revoked = revoked
+            self._reason = LockRevoked(self.name, *revoked).reason if revoked else reason
+            self._end = end
             return True
 
     def keep_for(self) -> float:

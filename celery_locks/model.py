@@ -11,9 +11,9 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from celery_locks.errors import LockUsageError
 
@@ -105,6 +105,18 @@ class Holder:
         return self.token.startswith("-")
 
     @property
+    def renewals(self) -> int:
+        """About how often it was renewed, reckoned: renewals come every third of the ttl.
+
+        The store keeps no count, which would cost a write with each. Those that came early, along
+        with another lease's, make it a few more than reckoned.
+        """
+        if self.is_kept or self.is_queued or not self.fence or not self.ttl:
+            return 0
+        last = self.expires_at - self.ttl
+        return max(0, round((last - self.acquired_at) / (self.ttl / 3)))
+
+    @property
     def attempt(self) -> int:
         """One number that grows with every message of the job; 0 while the first is only queued."""
         return self.replaced * REPLACED + self.retries + 1
@@ -134,8 +146,15 @@ class Holder:
             "ttl": self.ttl,
             "acquired_at": self.acquired_at,
             "expires_at": self.expires_at,
+            "renewals": self.renewals,
             **({"extra": dict(self.extra)} if self.extra else {}),
         }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+        """What ``as_dict`` made, also by another version of this library."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{word: value for word, value in said.items() if word in known})
 
     def about(self) -> str:
         """The part that is stored as said; task id and retries have fields of their own."""
@@ -196,7 +215,11 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did to a lock: when, who, why, and to whom."""
+    """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
+
+    ``act`` is "force_release" or "stop", with ``by`` whom; or "held" (``why``, if not by its own
+    release) or "lapsed", with ``held_for`` in seconds.
+    """
 
     id: str
     at: float
@@ -205,6 +228,7 @@ class Act:
     by: str
     why: str
     holders: tuple[Holder, ...] = ()
+    held_for: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, for surfaces."""
@@ -215,8 +239,16 @@ class Act:
             "name": self.name,
             "by": self.by,
             "why": self.why,
+            "held_for": self.held_for,
             "holders": [holder.as_dict() for holder in self.holders],
         }
+
+
+class Revocation(NamedTuple):
+    """What an operator said when taking a lock from its holder."""
+
+    by: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +303,7 @@ class Conflict:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        holders = tuple(Holder(**holder) for holder in said["holders"])
+        holders = tuple(Holder.from_dict(holder) for holder in said["holders"])
         as_of = said.get("as_of", 0.0)
         return cls(said["name"], holders, said["lapses_in"], said["position"], as_of)
 

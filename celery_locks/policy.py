@@ -16,6 +16,7 @@ Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 AWAITED = "awaited"  # said of a message: others wait for its id
+SENT_TO = "queue"  # said of a message: the queue that its call named; None if only an exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from itertools import islice
+from typing import Literal
 
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, check_name
@@ -28,8 +29,10 @@ def force_release(
 ) -> tuple[Holder, ...]:
     """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
-    The next in line gets it. The old holder learns at its next renewal that its lease is lost, and
-    its fence is lower than any that comes after. Who did it and why is in ``history``.
+    The next in line gets it. The old holder learns at its next renewal, within a third of its ttl,
+    that it was taken, by whom and why: ``LockRevoked``, raised in the running task, or a log line
+    with ``on_lost="warn"``. Its fence is lower than any that comes after, so that a write of its
+    is refused where fences are looked at. Who did it and why is in ``history`` too.
 
     With ``grace`` the holders are asked to stop first, and have so many seconds to give it back by
     themselves; it is then taken from those who did not, and from nobody who came after them.
@@ -76,21 +79,30 @@ def _signed(by: str, reason: str) -> tuple[str, str]:
     return (by or this_operator())[:_LONGEST], reason[:_LONGEST]
 
 
-def history(locks: Locks, name: str | None = None, *, limit: int = 100) -> list[Act]:
-    """What operators did, to one lock or to any, the latest first; about 1000 acts are kept."""
+def history(
+    locks: Locks, name: str | None = None, *, limit: int = 100, only_acts: bool = False
+) -> list[Act]:
+    """What operators did and which holds ended, of one lock or of any, the latest first.
+
+    About 1000 acts and 1000 holds are kept a shard. A hold is written down when it ends, if it
+    lasted a second, or when somebody meets it lapsed.
+    """
     if name is not None:
         check_name(name)
     roots = locks.verbs.roots if name is None else [locks.verbs.root(name)]
+    streams: tuple[Literal["log", "past"], ...] = ("log",) if only_acts else ("log", "past")
     acts = heapq.merge(
-        *(_acts(locks, root) for root in roots), key=lambda act: act.at, reverse=True
+        *(_acts(locks, root, of) for root in roots for of in streams),
+        key=lambda act: act.at,
+        reverse=True,
     )
     return list(islice((act for act in acts if name in (None, act.name)), limit))
 
 
-def _acts(locks: Locks, root: str) -> Iterator[Act]:
+def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Act]:
     before = ""
     while True:
-        page: list[Act] = locks.perform(locks.verbs.history(root, before))
+        page: list[Act] = locks.perform(locks.verbs.history(root, before, of=of))
         yield from page
         if len(page) < PAGE:
             return

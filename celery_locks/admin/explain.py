@@ -10,6 +10,7 @@ from typing import Any
 from celery_locks.admin.acts import history
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
+from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
 from celery_locks.integration.roll_call import outcome, whereabouts
 from celery_locks.locks import Locks
@@ -40,9 +41,9 @@ def why(locks: Locks, subject: str, app: Any = None) -> Why:
     check_name(subject)
     by_name = [lock for name in _names(subject) if (lock := locks.info(name))]
     if by_name:
-        details = [examine(lock, app) for lock in by_name]
+        details = [examine(locks, lock, app) for lock in by_name]
         return Why(subject, tuple(_about_all(locks, details)), tuple(details))
-    found = [examine(lock, app) for lock in _locks_of_task(locks, subject)]
+    found = [examine(locks, lock, app) for lock in _locks_of_task(locks, subject)]
     if found:
         parts = [*_parts_of_task(subject, found), *_about_all(locks, found)]
         return Why(subject, tuple(parts), tuple(found))
@@ -87,6 +88,8 @@ def _about(detail: Detail) -> Iterator[str]:
     lock = detail.lock
     for alive in detail.liveness[:_SHOWN]:
         yield from _about_holder(lock, alive)
+        if alive.verdict != "gone" and (likely := likely_end(detail, alive.holder)):
+            yield likely
     if not lock.holders:
         yield f"Nobody holds lock {lock.name!r} at this moment."
     elif lock.limit > 1:
@@ -110,6 +113,19 @@ def _about_holder(lock: LockInfo, alive: Liveness) -> Iterator[str]:
         yield "`sweep` frees it at once."
     if alive.verdict == "queued":
         yield f"If no worker begins it, the lock comes free in {span(left)}."
+
+
+def likely_end(detail: Detail, holder: Holder) -> str:
+    """How long such a hold usually takes and what follows for this one; "" if nobody knows."""
+    usual = detail.usual_of.get(holder.task or "") if is_at_work(holder) else None
+    if usual is None:
+        return ""
+    holds = "1 past hold" if usual.holds == 1 else f"{usual.holds} past holds"
+    takes = f"It usually takes {span(usual.held_for)} ({holds})"
+    age = detail.lock.as_of - holder.acquired_at
+    if age < usual.held_for:
+        return f"{takes}, so it is likely to end in about {span(usual.held_for - age)}."
+    return f"{takes}; it has already been {times(age, usual)} × the usual."
 
 
 def _about_waiters(lock: LockInfo) -> Iterator[str]:
@@ -138,7 +154,7 @@ def _about_nothing(locks: Locks, subject: str, app: Any) -> Iterator[str]:
 def _conflict(value: Any) -> str:
     """What a skip or a conflict says of the lock that was in the way."""
     if isinstance(value, dict) and value.get("skipped") and value.get("lock"):
-        holder = Holder(**value["holder"]) if value.get("holder") else "nobody we know"
+        holder = Holder.from_dict(value["holder"]) if value.get("holder") else "nobody we know"
         return f": it was skipped because lock {value['lock']!r} was held by {holder}"
     if isinstance(value, LockConflict):
         conflict: Conflict = value.conflict
@@ -147,18 +163,28 @@ def _conflict(value: Any) -> str:
 
 
 def _done_to(locks: Locks, name: str) -> Iterator[str]:
-    for act in history(locks, name, limit=1):
+    for act in history(locks, name, limit=1, only_acts=True):
         yield told(act)
 
 
 def told(act: Act) -> str:
-    """An act in a sentence."""
+    """An act, or the end of a hold, in a sentence."""
     whom = ", ".join(str(holder) for holder in act.holders[:_SHOWN]) or "nobody"
+    if act.held_for is not None:
+        return f"{moment(act.at)}: {whom} {_ended(act, span(act.held_for))}."
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
     who = act.by or "somebody"
     if act.act == "stop":
         return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
     return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"
+
+
+def _ended(act: Act, held_for: str) -> str:
+    if act.act == "lapsed":
+        return f"let lock {act.name!r} lapse after {held_for}: {act.why}"
+    if act.why:
+        return f"had lock {act.name!r} for {held_for}: {act.why}"
+    return f"gave lock {act.name!r} back after {held_for}"
 
 
 def moment(at: float) -> str:

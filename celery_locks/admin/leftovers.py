@@ -1,21 +1,35 @@
-"""Locks that their holders may have left behind, and freeing those of workers that are gone."""
+"""Locks that their holders may have left behind, and freeing those that nobody will give back.
+
+That is: of workers that are gone, and places in the queue (a lock held from publish on) whose
+message is nowhere. Should such a message turn up after all, say out of a backup of the broker, it
+runs like any other: it has no place any more, and the lock of its run keeps it from running beside
+one that came meanwhile.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery_locks.admin.acts import force_release
 from celery_locks.admin.listing import list_locks
-from celery_locks.admin.liveness import Liveness, judge
+from celery_locks.admin.liveness import Liveness, judge, last_renewed, without_message
+from celery_locks.admin.trimming import trim
+from celery_locks.admin.usual import Usual, is_at_work, times, usual
 from celery_locks.errors import LockUnavailable
+from celery_locks.integration.queues import absent
 from celery_locks.integration.roll_call import PATIENCE, RollCall, call_the_roll
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
 _SUSPECT = ("absent", "silent", "gone", "late")
+TIMES_USUAL = 10.0
+"""A hold that takes so many times as long as its task's holds usually do is worth a look."""
+QUEUED_FOR = 60.0
+"""How old a place must be, in seconds, for its message to be looked for: it is taken before the
+publish, which may be tried several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,7 @@ class Stale:
     liveness: Liveness
     held_for: float
     is_old: bool
+    usual: Usual | None = None  # if it has been held for many times as long
 
     @property
     def holder(self) -> Holder:
@@ -34,6 +49,11 @@ class Stale:
     @property
     def sentence(self) -> str:
         old = f"It has been held for {self.held_for:.0f} s. " if self.is_old else ""
+        if self.usual:
+            old = (
+                f"It has been held for {self.held_for:.0f} s, {times(self.held_for, self.usual)} × "
+                f"the usual {self.usual.held_for:.0f} s. "
+            )
         return old + self.liveness.sentence
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,72 +63,114 @@ class Stale:
             "sentence": self.sentence,
             "held_for": self.held_for,
             "is_old": self.is_old,
+            "usual": self.usual.as_dict() if self.usual else None,
             "holder": self.holder.as_dict(),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Whom the locks were taken from, and those whose worker is silent but may yet renew."""
+    """Whom the locks were taken from, and those whose worker is silent but may yet renew.
+
+    ``doubt`` says why places in the queue were left that may have lost their message; usually none.
+    ``trimmed`` entries of the store, which nobody needed any more, were cleared up as well.
+    """
 
     freed: tuple[Stale, ...]
     spared: tuple[Stale, ...]
+    doubt: str = ""
+    trimmed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "freed": [one.as_dict() for one in self.freed],
             "spared": [one.as_dict() for one in self.spared],
+            "doubt": self.doubt,
+            "trimmed": self.trimmed,
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Who takes many times as long as usual; read once, not for every lock."""
+
+    times: float = 0.0
+    usual: Mapping[str, Usual] = field(default_factory=dict)
+
+    def look(self, holder: Holder, held_for: float) -> Usual | None:
+        """What is usual, if this holder is far beyond it; one past hold does not make a habit."""
+        known = self.usual.get(holder.task or "") if is_at_work(holder) else None
+        is_slow = known and known.holds > 1 and held_for > self.times * known.held_for
+        return known if is_slow else None
+
+
+NOT_SLOW = Slow()
+
+
 def stale(
-    locks: Locks, app: Any = None, older_than: float | None = None, timeout: float = PATIENCE
+    locks: Locks,
+    app: Any = None,
+    older_than: float | None = None,
+    timeout: float = PATIENCE,
+    *,
+    queued_for: float = QUEUED_FOR,
+    times_usual: float | None = TIMES_USUAL,
 ) -> list[Stale]:
     """Held by a worker nobody answers for, or that does not run it, or not renewed, or for long.
 
+    Long is ``older_than`` seconds, or ``times_usual`` × what the task's holds usually take (None:
+    no matter). Or by a message that is nowhere, though published ``queued_for`` seconds ago.
     Without an app only the renewals are looked at. A worker that does not answer is asked again.
     """
-    return _look(locks, app, older_than, timeout)[1]
+    slow = Slow(times_usual, usual(locks)) if times_usual is not None else NOT_SLOW
+    found = _look(locks, app, older_than, timeout, slow)[1]
+    purged, _ = _purged(locks, app, queued_for, timeout, older_than)
+    known = {(one.name, one.holder.token) for one in purged}
+    return [one for one in found if (one.name, one.holder.token) not in known] + purged
 
 
 def _look(
-    locks: Locks, app: Any, older_than: float | None, timeout: float
+    locks: Locks, app: Any, older_than: float | None, timeout: float, slow: Slow = NOT_SLOW
 ) -> tuple[RollCall | None, list[Stale]]:
     roll = call_the_roll(app, timeout=timeout) if app is not None else None
-    found = list(_suspects(locks, roll, older_than))
+    found = list(_suspects(locks, roll, older_than, slow))
     silent = {one.holder.worker for one in found if one.liveness.verdict in ("silent", "gone")}
     if roll is None or not silent:
         return roll, found
     again = roll.merged(call_the_roll(app, [name for name in silent if name], timeout))
-    return again, [one for old in found if (one := _second_look(locks, old, again, older_than))]
+    seconds = (_second_look(locks, old, again, older_than, slow) for old in found)
+    return again, [one for one in seconds if one]
 
 
-def _suspects(locks: Locks, roll: RollCall | None, older_than: float | None) -> Iterator[Stale]:
+def _suspects(
+    locks: Locks, roll: RollCall | None, older_than: float | None, slow: Slow
+) -> Iterator[Stale]:
     for lock in list_locks(locks):
         for holder in lock.holders:
-            if one := _suspect(lock, holder, roll, older_than):
+            if one := _suspect(lock, holder, roll, older_than, slow):
                 yield one
 
 
 def _suspect(
-    lock: LockInfo, holder: Holder, roll: RollCall | None, older_than: float | None
+    lock: LockInfo, holder: Holder, roll: RollCall | None, older_than: float | None, slow: Slow
 ) -> Stale | None:
     liveness = judge(holder, lock.as_of, roll)
     held_for = lock.as_of - holder.acquired_at
     is_old = older_than is not None and held_for > older_than
-    if liveness.verdict in _SUSPECT or is_old:
-        return Stale(lock.name, liveness, held_for, is_old)
+    beyond = slow.look(holder, held_for)
+    if liveness.verdict in _SUSPECT or is_old or beyond:
+        return Stale(lock.name, liveness, held_for, is_old, beyond)
     return None
 
 
 def _second_look(
-    locks: Locks, old: Stale, roll: RollCall, older_than: float | None
+    locks: Locks, old: Stale, roll: RollCall, older_than: float | None, slow: Slow
 ) -> Stale | None:
     """The same holder as it is now; None if it has given the lock back, or is well."""
     lock = locks.info(old.name)
     for holder in lock.holders if lock else ():
         if lock and holder.token == old.holder.token:
-            return _suspect(lock, holder, roll, older_than)
+            return _suspect(lock, holder, roll, older_than, slow)
     return None
 
 
@@ -120,11 +182,13 @@ def sweep(
     wait: float = 0.0,
     by: str = "",
     timeout: float = PATIENCE,
+    queued_for: float = QUEUED_FOR,
 ) -> Swept:
-    """Free the locks of workers that are gone.
+    """Free the locks of workers that are gone, and of messages that are nowhere; trim the store.
 
-    That is: did not answer twice, and a renewal is overdue. ``wait`` so many seconds for the
+    Gone is who did not answer twice and whose renewal is overdue. ``wait`` so many seconds for the
     latter where only the former is certain. What else a dead worker held lapses by itself.
+    Messages are looked for from ``queued_for`` seconds after they took their place.
     """
     ends = time.monotonic() + wait
     while True:
@@ -134,9 +198,11 @@ def sweep(
         if not spared or time.monotonic() >= ends:
             break
         time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
+    purged, doubt = _purged(locks, app, queued_for, timeout)
+    gone += purged
     if not dry_run:
         gone = [one for one in gone if _free(locks, one, by)]
-    return Swept(tuple(gone), tuple(spared))
+    return Swept(tuple(gone), tuple(spared), doubt, trim(locks, dry_run=dry_run))
 
 
 def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
@@ -149,3 +215,57 @@ def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
 def _free(locks: Locks, one: Stale, by: str) -> bool:
     reason = f"swept: {one.liveness.sentence}"
     return bool(force_release(locks, one.name, one.holder.token, reason=reason, by=by))
+
+
+def _purged(
+    locks: Locks, app: Any, queued_for: float, timeout: float, older_than: float | None = None
+) -> tuple[list[Stale], str]:
+    """Places in the queue whose message is nowhere, and why others could not be judged."""
+    if app is None:
+        return [], ""
+    waiting, at_work = _places(locks, queued_for)
+    suspects = [one for one in waiting if one[1].task_id not in at_work]
+    answer = absent(app, [holder for _, holder in suspects], timeout)
+    lost = [
+        _lost(lock, holder, older_than)
+        for lock, holder in suspects
+        if holder.task_id in answer.task_ids
+    ]
+    unknown = len(suspects) - len(lost)
+    if not answer.trouble:
+        return lost, ""
+    return lost, f"Of places in the queue, {unknown} were left: {answer.trouble}."
+
+
+def _places(
+    locks: Locks, queued_for: float
+) -> tuple[list[tuple[LockInfo, Holder]], Collection[str | None]]:
+    """The places that are old enough, and the ids of tasks that run or stand in line.
+
+    A task that stands in line for its lock has begun, and yet keeps its place until it has it.
+    """
+    places: list[tuple[LockInfo, Holder]] = []
+    at_work: set[str | None] = set()
+    for lock in list_locks(locks):
+        at_work.update(waiter.task_id for waiter in lock.waiters)
+        for holder in lock.holders:
+            if not holder.is_queued:
+                at_work.add(holder.task_id)
+            elif lock.as_of - _sent_at(holder) >= queued_for:
+                places.append((lock, holder))
+    return places, at_work
+
+
+def _sent_at(holder: Holder) -> float:
+    """About when its message was published.
+
+    One that took another's place has its ``acquired_at``, but a time of its own. Of a retry the
+    time is not kept; its message is sent before the place is taken, so it may be of any age.
+    """
+    return last_renewed(holder) if holder.retries < 0 else holder.acquired_at
+
+
+def _lost(lock: LockInfo, holder: Holder, older_than: float | None) -> Stale:
+    held_for = lock.as_of - holder.acquired_at
+    is_old = older_than is not None and held_for > older_than
+    return Stale(lock.name, without_message(holder), held_for, is_old)

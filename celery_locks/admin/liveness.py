@@ -8,14 +8,18 @@ write, which is what fences are for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from celery_locks.admin.usual import Usual, is_at_work, usual_of
 from celery_locks.integration.roll_call import RollCall, call_the_roll
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
-Verdict = Literal["running", "absent", "silent", "gone", "renewed", "late", "queued", "ended"]
+Verdict = Literal[
+    "running", "absent", "silent", "gone", "renewed", "late", "queued", "purged", "ended"
+]
 
 # Renewals come every third of the ttl.
 _OVERDUE = 0.5
@@ -30,6 +34,7 @@ _SENTENCES: dict[Verdict, str] = {
     "late": "It was last renewed {ago:.0f} s ago, with a ttl of {ttl:g} s, which is overdue; "
     "{unasked}.",
     "queued": "It is a message in the queue that no worker has begun.",
+    "purged": "Its message is in no queue and with no worker: it was purged or lost.",
     "ended": "Its work has ended; the slot is kept for a while as at_least says.",
 }
 
@@ -48,13 +53,35 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One lock with a verdict on each of its holders, in their order."""
+    """One lock with a verdict on each of its holders, in their order.
+
+    ``usual_of`` says of each holder's task how long it usually takes, if that is known.
+    """
 
     lock: LockInfo
     liveness: tuple[Liveness, ...]
+    usual_of: Mapping[str, Usual] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> Usual | None:
+        """How long such a hold usually takes; of the first holder whose task is known."""
+        known = (self.usual_of.get(holder.task or "") for holder in self.lock.holders)
+        return next((usual for usual in known if usual), None)
+
+    @property
+    def likely_to_end_in(self) -> float | None:
+        """Seconds until the first slot should come free; None if unknown, or overdue already."""
+        left = [
+            usual.held_for - (self.lock.as_of - holder.acquired_at)
+            for holder in self.lock.holders
+            if is_at_work(holder) and (usual := self.usual_of.get(holder.task or ""))
+        ]
+        return min((seconds for seconds in left if seconds > 0), default=None)
 
     def as_dict(self) -> dict[str, Any]:
         said = self.lock.as_dict()
+        said["usual"] = self.usual.as_dict() if self.usual else None
+        said["likely_to_end_in"] = self.likely_to_end_in
         for holder, alive in zip(said["holders"], self.liveness, strict=True):
             holder["liveness"] = alive.as_dict()
         return said
@@ -63,15 +90,16 @@ class Detail:
 def info(locks: Locks, name: str, app: Any = None) -> Detail | None:
     """Who holds it, who waits, and (with an app) whether the holders live; None if it is free."""
     lock = locks.info(name)
-    return examine(lock, app) if lock else None
+    return examine(locks, lock, app) if lock else None
 
 
-def examine(lock: LockInfo, app: Any = None) -> Detail:
+def examine(locks: Locks, lock: LockInfo, app: Any = None) -> Detail:
     roll = None
     if app is not None:
         workers = {holder.worker for holder in lock.holders if holder.worker}
         roll = call_the_roll(app, workers)
-    return Detail(lock, tuple(judge(holder, lock.as_of, roll) for holder in lock.holders))
+    liveness = tuple(judge(holder, lock.as_of, roll) for holder in lock.holders)
+    return Detail(lock, liveness, usual_of(locks, lock))
 
 
 def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Liveness:
@@ -87,6 +115,11 @@ def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Livenes
         unasked=_unasked(holder, roll),
     )
     return Liveness(holder, verdict, sentence)
+
+
+def without_message(holder: Holder) -> Liveness:
+    """The verdict on a place in the queue whose message was looked for and is nowhere."""
+    return Liveness(holder, "purged", _SENTENCES["purged"])
 
 
 def last_renewed(holder: Holder) -> float:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from celery_locks import admin
-from celery_locks.admin import LockState
+from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT, top
 from celery_locks.cli.desk import (
     Desk,
@@ -20,6 +20,7 @@ from celery_locks.cli.desk import (
     say_json,
     say_json_list,
 )
+from celery_locks.cli.metrics import metrics
 from celery_locks.cli.render import HEADS, detail_lines, rows, table
 from celery_locks.cli.web import web
 from celery_locks.integration.roll_call import PATIENCE
@@ -31,6 +32,13 @@ timeout_option = click.option(
     default=PATIENCE,
     show_default=True,
     help="Seconds that workers have to answer.",
+)
+queued_for_option = click.option(
+    "--queued-for",
+    type=click.FloatRange(0),
+    default=QUEUED_FOR,
+    show_default=True,
+    help="Seconds after a publish from which its message is looked for.",
 )
 by_option = click.option("--by", default="", help="Who you are, for the record; your user if not.")
 
@@ -81,7 +89,11 @@ def info(desk: Desk, name: str, as_json: bool) -> None:
     if as_json:
         say_json(detail.as_dict() if detail else None)
     elif detail:
-        for line in detail_lines(detail.lock, [alive.sentence for alive in detail.liveness]):
+        sentences = [
+            f"{alive.sentence} {admin.likely_end(detail, alive.holder)}".strip()
+            for alive in detail.liveness
+        ]
+        for line in detail_lines(detail.lock, sentences):
             say(line)
     if not detail:
         end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it.")
@@ -227,12 +239,26 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
 
 @click.command()
 @click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@click.option(
+    "--times-usual",
+    type=click.FloatRange(1),
+    default=TIMES_USUAL,
+    show_default=True,
+    help="Also those held for so many times as long as their task's past holds.",
+)
+@queued_for_option
 @timeout_option
 @json_option
 @pass_desk
-def stale(desk: Desk, older_than: float | None, timeout: float, as_json: bool) -> None:
-    """Locks whose worker does not answer, does not run their task, or does not renew them."""
-    found = admin.stale(desk.locks, desk.app, older_than, timeout)
+def stale(
+    desk: Desk, /, older_than: float | None, timeout: float, as_json: bool, **limits: float
+) -> None:
+    """Locks whose worker does not answer, does not run their task, or does not renew them.
+
+    Also those that are held for far longer than usual, and those that a message holds from its
+    publish on, when it is nowhere any more.
+    """
+    found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
     if as_json:
         say_json_list(one.as_dict() for one in found)
         return
@@ -250,15 +276,36 @@ def stale(desk: Desk, older_than: float | None, timeout: float, as_json: bool) -
     default=0.0,
     help="Seconds to wait until a silent worker's renewal is overdue too.",
 )
+@queued_for_option
 @by_option
 @timeout_option
 @json_option
 @pass_desk
-def sweep(desk: Desk, dry_run: bool, wait: float, by: str, timeout: float, as_json: bool) -> None:
-    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue."""
+def sweep(
+    desk: Desk,
+    dry_run: bool,
+    wait: float,
+    queued_for: float,
+    by: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue.
+
+    And places in the queue (scope="queued") whose message was purged or lost: it is in no queue
+    and with no worker, looked for twice.
+    """
     if desk.app is None:
         end(WRONG_INPUT, "Only Celery knows which workers live: use celery -A proj locks sweep.")
-    swept = admin.sweep(desk.locks, desk.app, dry_run=dry_run, wait=wait, by=by, timeout=timeout)
+    swept = admin.sweep(
+        desk.locks,
+        desk.app,
+        dry_run=dry_run,
+        wait=wait,
+        by=by,
+        timeout=timeout,
+        queued_for=queued_for,
+    )
     if as_json:
         say_json({**swept.as_dict(), "dry_run": dry_run})
         return
@@ -267,8 +314,13 @@ def sweep(desk: Desk, dry_run: bool, wait: float, by: str, timeout: float, as_js
         say(f"{word} lock {one.name!r}, held by {one.holder}. {one.sentence}")
     for one in swept.spared:
         say(f"Left lock {one.name!r}, held by {one.holder}. {one.sentence}")
-    if not swept.freed and not swept.spared:
-        say("No worker is missing.")
+    if swept.doubt:
+        say(swept.doubt)
+    if not swept.freed and not swept.spared and not swept.doubt:
+        say("No worker is missing, and no message.")
+    if swept.trimmed:
+        word = "Would clear" if dry_run else "Cleared"
+        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
 
 
 @click.command("top")
@@ -285,18 +337,22 @@ def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filter
 @click.command()
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--acts", "only_acts", is_flag=True, help="Only what operators did.")
 @json_option
 @pass_desk
-def history(desk: Desk, name: str | None, limit: int, as_json: bool) -> None:
-    """What operators did, to one lock or to any: when, who, why, from whom."""
-    acts = admin.history(desk.locks, name, limit=limit)
+def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
+    """What operators did and which holds ended, of one lock or of any: when, who, why.
+
+    Holds of a second or more; about 1000 of each are kept.
+    """
+    acts = admin.history(desk.locks, name, limit=limit, only_acts=only_acts)
     if as_json:
         say_json_list(act.as_dict() for act in acts)
         return
     for act in acts:
         say(admin.told(act))
     if not acts:
-        say("Nothing was done by hand.")
+        say("Nothing was done by hand." if only_acts else "Nothing is on record.")
 
 
 @click.command()
@@ -361,5 +417,19 @@ def reset_done(desk: Desk, key: str, as_json: bool) -> None:
 
 COMMANDS = {
     command.name or "": command
-    for command in (list_, info, why, release, stop, stale, sweep, top_, history, check, once, web)
+    for command in (
+        list_,
+        info,
+        why,
+        release,
+        stop,
+        stale,
+        sweep,
+        top_,
+        history,
+        check,
+        once,
+        metrics,
+        web,
+    )
 }

@@ -1,7 +1,7 @@
 """How a lost lease reaches the code that is running under it.
 
 ===================  ===========================================================================
-where the task runs  how ``LeaseLost`` is raised in it
+where the task runs  how ``LeaseLost`` (``LockRevoked``, if an operator took it) is raised in it
 ===================  ===========================================================================
 main thread          (prefork, solo) a signal; also a kernel timer at the lease's deadline, so that
                      after a SIGSTOP or a suspended machine nothing more is done before the handler
@@ -36,7 +36,7 @@ from types import FrameType
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockUnavailable, StopRequested
+from celery_locks.errors import LeaseLost, LockError, LockUnavailable, StopRequested
 from celery_locks.lease import BaseLease, Lease, State
 from celery_locks.native import native_lock
 
@@ -196,11 +196,12 @@ class _Timer:
             self._CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._id)
         ):
             raise OSError(ctypes.get_errno(), "timer_create failed")
+        self._never = _TimerSpec()
 
     def set(self, seconds: float) -> None:
         """Fire once after so long; 0 disarms."""
         whole = int(seconds)
-        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9))
+        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9)) if seconds else self._never
         self._libc.timer_settime(self._id, 0, ctypes.byref(value), None)
 
 
@@ -225,31 +226,20 @@ class _SignalEvent(ctypes.Structure):
 # Other threads.
 
 
-class LostHere(LeaseLost):
-    """``LeaseLost`` as it is raised from outside; whoever armed turns it into a plain one."""
+class RaisedHere(LockError):
+    """An error as it is raised from outside; whoever armed turns it into the ``plain`` one."""
+
+    plain: Word
 
 
-class StopHere(StopRequested):
-    """The same for ``StopRequested``."""
+def _without_arguments(error: Word) -> type[RaisedHere]:
+    """The interpreter takes a class and makes the instance itself; caught as what it stands for."""
+    kind: Any = type(error)
 
+    def __init__(self: Any) -> None:
+        kind.__init__(self, *error.args)
 
-def _without_arguments(error: Word) -> type[LostHere | StopHere]:
-    """The interpreter takes a class and makes the instance itself."""
-    if isinstance(error, StopRequested):
-        name = error.name
-
-        class Stop(StopHere):
-            def __init__(self) -> None:
-                super().__init__(name)
-
-        return Stop
-    lost = error
-
-    class Lost(LostHere):
-        def __init__(self) -> None:
-            super().__init__(lost.name, lost.reason)
-
-    return Lost
+    return type(kind.__name__, (RaisedHere, kind), {"__init__": __init__, "plain": error})
 
 
 @contextmanager

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kombu.exceptions import OperationalError
 
 PATIENCE = 1.5
+_UNASKABLE = "worker_enable_remote_control is off, so no worker can be asked"
+_IDS_AT_ONCE = 500
+_LONGEST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def call_the_roll(
 ) -> RollCall:
     """Ask all workers, or those named; with names it ends as soon as all of them have answered."""
     if not app.conf.worker_enable_remote_control:
-        return RollCall(trouble="worker_enable_remote_control is off, so no worker can be asked")
+        return RollCall(trouble=_UNASKABLE)
     names = None if workers is None else sorted(workers)
     if names == []:
         return RollCall()
@@ -74,6 +77,64 @@ def whereabouts(app: Any, task_id: str, timeout: float = PATIENCE) -> list[tuple
     if app.conf.worker_enable_remote_control:
         _asked(app, question, timeout)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What the workers that answered read from, and which of the tasks asked for they have.
+
+    ``queues`` is by worker. ``limited`` are the tasks whose rate a worker limits: Celery shows no
+    message that waits for that. ``trouble`` says why the answer is not whole.
+    """
+
+    queues: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    task_ids: frozenset[str] = frozenset()
+    limited: frozenset[str] = frozenset()
+    trouble: str = ""
+
+
+def take_stock(app: Any, task_ids: Sequence[str], timeout: float = PATIENCE) -> Stock:
+    """Ask every worker which of these messages it has: begun, reserved or waiting for its time."""
+    if not app.conf.worker_enable_remote_control:
+        return Stock(trouble=_UNASKABLE)
+    found: list[Stock] = []
+    roll = _asked(app, lambda inspect: found.append(_stock(inspect, task_ids)), timeout)
+    return Stock(trouble=roll.trouble) if roll.trouble else found[0]
+
+
+def _stock(inspect: Any, task_ids: Sequence[str]) -> Stock:
+    queues = inspect.active_queues() or {}
+    if not queues:
+        return Stock()
+    # From here on it is known who there is: patience costs nothing when all of them answer.
+    inspect.destination, inspect.limit, inspect.timeout = list(queues), len(queues), _LONGEST
+    batches = [task_ids[n : n + _IDS_AT_ONCE] for n in range(0, len(task_ids), _IDS_AT_ONCE)]
+    known = [inspect.query_task(*ids) or {} for ids in batches]
+    # An older Celery does not count a message with an eta among those that query_task finds.
+    scheduled, registered = inspect.scheduled() or {}, inspect.registered("rate_limit") or {}
+    for answer in (*known, scheduled, registered):
+        if missing := [worker for worker in queues if worker not in answer]:
+            return Stock(trouble=f"worker {missing[0]} answers no more")
+    if refused := [one for one in (queues, *known, scheduled, registered) if _has_error(one)]:
+        return Stock(trouble=f"a worker cannot say what it has: {refused[0]}")
+    return Stock(
+        queues,
+        frozenset(i for answer in known for tasks in answer.values() for i in tasks)
+        | frozenset(one["request"]["id"] for ones in scheduled.values() for one in ones),
+        frozenset(_limited(registered)),
+    )
+
+
+def _has_error(answer: Mapping[str, Any]) -> bool:
+    return any(isinstance(said, dict) and "error" in said for said in answer.values())
+
+
+def _limited(registered: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Those with an entry of "name [rate_limit=10/m]"."""
+    for entries in registered.values():
+        for name, _, limit in (entry.partition(" [rate_limit=") for entry in entries):
+            if limit:
+                yield name
 
 
 def outcome(app: Any, task_id: str) -> tuple[str, Any]:

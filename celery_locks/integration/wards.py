@@ -21,14 +21,15 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.errors import LeaseLost, LockUnavailable
+from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, State
-from celery_locks.model import LockSpec
+from celery_locks.model import LockSpec, Revocation
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Command
@@ -50,7 +51,10 @@ class Ward:
     message: Message | None = None
     pid: int | None = None
     name: str | None = None
+    task: str | None = None
+    task_id: str | None = None
     is_dead: bool = False
+    is_revoked: bool = False  # before the store was asked for its name; the child is told
     looks: int = 0  # how often the store knew nothing of it since it died
     until: float = math.inf  # then whatever a dead one held has lapsed
 
@@ -67,9 +71,9 @@ class WardLease(BaseLease):
     said here: the child is asked to look, and says it if it was a loss.
     """
 
-    def lose(self, reason: str) -> None:
-        if self._finish(State.LOST, reason) and self._on_lost:
-            self._on_lost(self, LeaseLost(self.name, reason))
+    def lose(self, reason: str, revoked: Revocation | None = None) -> None:
+        if self._finish(State.LOST, reason, revoked) and self._on_lost:
+            self._on_lost(self, self.loss(reason))
 
 
 class Message:
@@ -232,12 +236,15 @@ class Wards:
             return False
         for token, (name, holder) in found.items():
             self._found(tokens[token], name, holder)
+        for token in found.revoked:
+            tokens[token].is_revoked = True
+            self._tell(tokens[token])
         return True
 
     def _found(self, ward: Ward, name: str, holder: Any) -> None:
         if holder.fence == 0 and not ward.is_dead:
             return  # it still waits for the lock
-        ward.name = name
+        ward.name, ward.task, ward.task_id = name, holder.task, holder.task_id
         if ward.pid is None:
             ward.pid = holder.pid
             self._watch(ward)
@@ -245,6 +252,7 @@ class Wards:
             spec = LockSpec(name, ward.ttl)
             lease = WardLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
             lease.on_stop = lambda *_: self._tell(ward)
+            lease.task, lease.task_id = holder.task, holder.task_id
             keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
             if ward.token not in self._wards:  # it ended meanwhile, in the main thread
                 keeper.discard(ward.token)
@@ -253,7 +261,7 @@ class Wards:
         """What comes next for it: to be freed, nothing more, or another look."""
         if ward.is_dead:
             self._bury(ward)
-        elif ward.name:
+        elif ward.name or ward.is_revoked:
             ward.due = math.inf
         else:
             ward.due = now() + ward.ttl / 3
@@ -268,10 +276,10 @@ class Wards:
             self._free(ward, ward.name)
 
     def _free(self, ward: Ward, name: str) -> None:
-        logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
-        keeper.give_back(
-            name, ward.token, ward.locks.keeper_store, ward.locks.verbs, now() + ward.ttl
-        )
+        events.emit("freed", name, ward.token, pid=ward.pid, task=ward.task, task_id=ward.task_id)
+        store, past = ward.locks.keeper_store, f"process {ward.pid} died"
+        until = now() + ward.ttl
+        keeper.give_back(name, ward.token, store, ward.locks.verbs, until, past=past)
 
     def _tell(self, ward: Ward) -> None:
         """The lease ended while the child runs: have it look, and raise or mark a loss there."""

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
 from celery_locks.aio import AsyncLocks
-from celery_locks.errors import LeaseLost, LockUsageError
+from celery_locks.errors import LockUsageError
 from celery_locks.flows import new_token
-from celery_locks.lease import BaseLease
+from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, LockSpec, this_process
 from celery_locks.recipes.values import as_json, check_count, check_key
@@ -83,7 +83,7 @@ class _BufferFlows:
         try:
             found = yield self._verbs.take_batch(place, lease.token, self.batch)
             if found is None:
-                lease.lose("the lock server no longer has it: taken over, freed or wiped")
+                lease.lose(NO_LONGER_THERE)
                 lease.check()
             return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
@@ -100,8 +100,8 @@ class _BufferFlows:
         finally:
             yield from flows.release(batch.lease)
         if done and not ours:
-            raise LeaseLost(
-                batch.lease.name, "it ended before the work did; another may have had the batch too"
+            raise batch.lease.loss(
+                "it ended before the work did; another may have had the batch too"
             )
 
     def _users(self) -> Flow[dict[str, int]]:

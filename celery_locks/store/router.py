@@ -84,7 +84,7 @@ class Router:
         while True:
             tries += 1
             try:
-                address = yield from self.address(call.root, deadline)
+                address = self._primary or (yield from self.address(call.root, deadline))
                 reply = yield Exchange(address, data, self._share(tries, deadline))
             except WireError as error:
                 trouble = str(error)

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import QUEUED_TOKEN, REPLACED, Act, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.model import (
+    QUEUED_TOKEN,
+    REPLACED,
+    Act,
+    Conflict,
+    Holder,
+    LockInfo,
+    LockSpec,
+    Revocation,
+)
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -22,6 +31,8 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
+# What trim.lua clears up, in the order in which it has to be done.
+TRIMMED = ("records", "index", "stops", "done")
 # What a waiter that is handed the lock has of it until it renews (CLAIM_MS in common.lua).
 CLAIM = 1.0
 
@@ -68,9 +79,19 @@ class Mark(NamedTuple):
 
 
 class Lost(set[str]):
-    """The tokens of a batch that are lost; ``stops`` are those whose holders are asked to stop."""
+    """The tokens of a batch that are lost, with what the operator said of those ``revoked``.
 
+    ``stops`` are those, not lost, whose holders are asked to stop.
+    """
+
+    revoked: Mapping[str, Revocation] = {}
     stops: frozenset[str] = frozenset()
+
+
+class Located(dict[str, tuple[str, Holder]]):
+    """Token → (lock name, Holder); ``revoked`` are the tokens that an operator took it from."""
+
+    revoked: frozenset[str] = frozenset()
 
 
 class TookPlace(int):
@@ -82,6 +103,13 @@ class Page(NamedTuple):
 
     locks: list[LockInfo]
     cursor: str
+
+
+class Trimmed(NamedTuple):
+    """A step of clearing up: where it goes on ("0": at the end), and how many entries it found."""
+
+    cursor: str
+    entries: int
 
 
 def budget_of(ttl: float) -> float:
@@ -128,24 +156,26 @@ class Verbs:
         and shall not run when this one has begun; with ``once`` it is granted only if the work is
         not done.
         """
-        job = _job(holder)
-        args = (
+        args: tuple[Arg, ...] = (
             spec.name,
             token,
             _ms(spec.ttl),
             spec.limit,
-            job,
+            _job(holder),
             holder.attempt,
             _ms(alive),
             channel,
             holder.about(),
-            int(ask_done),
-            *frees,
-            replaces,
-            _job_of(supersedes[0]) if supersedes[0] else "",
-            _ms(supersedes[1]),
-            *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
         )
+        if ask_done or frees[1] or replaces or supersedes[0] or once:
+            args += (
+                int(ask_done),
+                *frees,
+                replaces,
+                _job_of(supersedes[0]) if supersedes[0] else "",
+                _ms(supersedes[1]),
+                *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
+            )
 
         def parse(reply: Any) -> int | Conflict | Done:
             if isinstance(reply, int):
@@ -162,15 +192,20 @@ class Verbs:
         keep: float = 0,
         keep_as: str = "",
         marks: Sequence[Mark] = (),
+        past: str | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
         """Answers True if the lock was ours until now; leaves ``marks`` whether it was or not.
 
         ``keep`` leaves the slot taken for so long, under the token ``keep_as`` or one nobody knows.
+        With ``past`` the hold is written down, if it was one and for more than a second: "" if it
+        ended by itself, else why. Without it the release does nothing about that.
         """
         args: list[Arg] = [name, token, _ms(keep), keep_as]
         for mark, value, ttl in marks:
             args += (mark, value, _ms(ttl))
+        if past is not None:
+            args.append(past)
         return Call(scripts.RELEASE, self.root(name), tuple(args), bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
@@ -179,11 +214,15 @@ class Verbs:
         return self.release(name, "", marks=[ended(gone, seconds)])
 
     def locate(self, root: str, tokens: Sequence[str], budget: float) -> Call:
-        """Answers with ``(lock name, Holder)`` for each token that this shard knows."""
+        """Answers with the ``Located`` of those tokens that this shard knows."""
 
-        def parse(reply: Any) -> dict[str, tuple[str, Holder]]:
-            found = zip(tokens, reply, strict=True)
-            return {token: _located(token, record) for token, record in found if record}
+        def parse(reply: Any) -> Located:
+            said = [pair for pair in zip(tokens, reply, strict=True) if pair[1]]
+            found = Located(
+                (token, _located(token, record)) for token, record in said if record != 1
+            )
+            found.revoked = frozenset(token for token, record in said if record == 1)
+            return found
 
         return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
@@ -194,9 +233,13 @@ class Verbs:
             args += (name, token, round(ttl * 1000))
 
         def parse(reply: Any) -> Lost:
-            lost = Lost(batch[position].token for position in reply if position >= 0)
-            if len(lost) < len(reply):
-                lost.stops = frozenset(batch[-1 - said].token for said in reply if said < 0)
+            if not reply:
+                return Lost()
+            notes = {batch[said[0]].token: said[1] for said in reply if isinstance(said, list)}
+            plain = [said for said in reply if isinstance(said, int)]
+            lost = Lost(notes.keys() | {batch[said].token for said in plain if said >= 0})
+            lost.revoked = {token: _revocation(note) for token, note in notes.items()}
+            lost.stops = frozenset(batch[-1 - said].token for said in plain if said < 0)
             return lost
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
@@ -210,14 +253,34 @@ class Verbs:
         args = (name, token, by, why)
         return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
 
-    def history(self, root: str, before: str = "", size: int = PAGE) -> Call:
+    def history(
+        self, root: str, before: str = "", size: int = PAGE, of: Literal["log", "past"] = "log"
+    ) -> Call:
         """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
 
         def parse(reply: Any) -> list[Act]:
             return [_act(identifier, fields) for identifier, fields in reply]
 
-        args = (f"({before}" if before else "+", size)
+        args = (f"({before}" if before else "+", size, of)
         return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
+
+    def usual(self, root: str, tasks: Sequence[str] = ()) -> Call:
+        """Answers with task → its last holds in seconds, of one shard; of all tasks if none."""
+
+        def parse(reply: Any) -> dict[str, list[float]]:
+            pairs = zip(reply[::2], reply[1::2], strict=True)
+            found = {task.decode(): [int(ms) / 1000 for ms in said.split()] for task, said in pairs}
+            return {task: holds for task, holds in found.items() if holds}
+
+        return Call(scripts.USUAL, root, tuple(tasks), parse, CALL_LIMIT)
+
+    def trim(self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False) -> Call:
+        """Answers with ``Trimmed``; with ``dry_run`` nothing is removed."""
+
+        def parse(reply: Any) -> Trimmed:
+            return Trimmed(reply[0].decode(), reply[1])
+
+        return Call(scripts.TRIM, root, (part, cursor, PAGE, int(not dry_run)), parse, CALL_LIMIT)
 
     def server(self, root: str) -> Call:
         """Answers with what the server of a shard says of itself (INFO), as a mapping."""
@@ -289,6 +352,13 @@ def _located(token: str, record: bytes) -> tuple[str, Holder]:
     return rest[: int(length)].decode(), _holder(token.encode(), b"0", record)
 
 
+def _revocation(note: bytes) -> Revocation:
+    length, _, said = note.partition(b" ")
+    return Revocation(
+        said[: int(length)].decode(errors="replace"), said[int(length) :].decode(errors="replace")
+    )
+
+
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
@@ -323,6 +393,7 @@ def _act(identifier: bytes, fields: Sequence[bytes]) -> Act:
         by=words.get("by", ""),
         why=words.get("why", ""),
         holders=tuple(_holders(taken)),
+        held_for=int(words["held"]) / 1000 if "held" in words else None,
     )
 
 

@@ -67,12 +67,14 @@ def why(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def history(site: Site, asked: Asked) -> dict[str, Any]:
-    acts = admin.history(site.locks, asked["name"], limit=asked["limit"])
+    how = {word: asked[word] for word in ("limit", "only_acts")}
+    acts = admin.history(site.locks, asked["name"], **how)
     return {"acts": [act.as_dict() for act in acts]}
 
 
 def stale(site: Site, asked: Asked) -> dict[str, Any]:
-    found = admin.stale(site.locks, site.app, asked["older_than"])
+    how = {word: asked[word] for word in ("times_usual", "queued_for")}
+    found = admin.stale(site.locks, site.app, asked["older_than"], **how)
     return {"stale": [one.as_dict() for one in found]}
 
 
@@ -124,7 +126,7 @@ def _nobody(name: str, token: str | None) -> Refusal:
 def sweep(site: Site, asked: Asked) -> dict[str, Any]:
     if site.app is None:
         raise Refusal(409, "Only Celery knows which workers live, and no Celery app is known here.")
-    how = {word: asked[word] for word in ("dry_run", "wait", "by")}
+    how = {word: asked[word] for word in ("dry_run", "wait", "by", "queued_for")}
     swept = admin.sweep(site.locks, site.app, **how)
     if not asked["dry_run"]:
         site.snapshot.look_again({one.name for one in swept.freed})

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -30,6 +31,22 @@ from celery_locks.web.snapshot import Snapshot
 
 logger = logging.getLogger("celery_locks")
 Handler = Callable[[Request], Awaitable[Response]]
+_ANYTHING = "celery_locks_anything"
+
+
+class _Anything(Convertor[str]):
+    """A task's id in a path; slashes and line ends too, for ids are whatever people make them."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor(_ANYTHING, _Anything())
 
 
 def create_app(
@@ -91,8 +108,7 @@ def _route(site: Site, door: Door, endpoint: Endpoint) -> Route:
         except Exception as error:  # noqa: BLE001 (an answer is a sentence, never a traceback)
             return refused(_as_refusal(error, endpoint))
 
-    # An id may hold slashes; the names of locks are never in a path.
-    path = endpoint.path.replace("}", ":path}")
+    path = endpoint.path.replace("}", f":{_ANYTHING}}}")
     return Route(path, handle, methods=[endpoint.method])
 
 

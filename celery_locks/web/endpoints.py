@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from celery_locks.admin import LockState
+from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
 from celery_locks.web import answers
 from celery_locks.web.answers import Site
 from celery_locks.web.fields import Asked, Field
@@ -77,6 +77,23 @@ _LISTED = (
     _limit(100, 500),
     Field("offset", "whole", "How many to leave out.", default=0, least=0, most=10**9),
 )
+_ONLY_ACTS = Field("only_acts", "flag", "Without the holds that ended.", default=False)
+_QUEUED_FOR = Field(
+    "queued_for",
+    "number",
+    "Seconds after a publish from which its message is looked for.",
+    default=QUEUED_FOR,
+    least=0,
+    most=1e9,
+)
+_TIMES_USUAL = Field(
+    "times_usual",
+    "number",
+    "Also those held for so many times as long as their task's past holds.",
+    default=TIMES_USUAL,
+    least=1,
+    most=1e9,
+)
 _HELD_FOR = Field("older_than", "number", "Also those held for so many seconds.", least=0, most=1e9)
 _SWEPT = (
     Field("dry_run", "flag", "Only say what would be freed.", default=False),
@@ -88,6 +105,7 @@ _SWEPT = (
         least=0,
         most=60,
     ),
+    _QUEUED_FOR,
     _BY,
 )
 _SUBJECT = Field("subject", "name", "A lock's name or a task's id.", required=True)
@@ -117,10 +135,10 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/locks/history",
-        "What was done to a lock, or to any, the latest first.",
+        "What was done to a lock, or to any, and its past holds; the latest first.",
         answers.history,
         "History",
-        (_name("The lock's name; all if not said."), _limit(100, 1000)),
+        (_name("The lock's name; all if not said."), _limit(100, 1000), _ONLY_ACTS),
     ),
     Endpoint(
         "GET",
@@ -128,7 +146,7 @@ ENDPOINTS = (
         "Locks whose holder an operator should look at.",
         answers.stale,
         "StaleLocks",
-        (_HELD_FOR,),
+        (_HELD_FOR, _TIMES_USUAL, _QUEUED_FOR),
     ),
     Endpoint("GET", "/api/v1/locks/check", "What is set up wrongly.", answers.check, "Findings"),
     Endpoint(

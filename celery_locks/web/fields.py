@@ -18,6 +18,7 @@ Kind = Literal["text", "name", "whole", "number", "flag"]
 _TYPES = {"text": "string", "name": "string", "whole": "integer", "number": "number"}
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
+_FLAGS = {"true": True, "false": False}
 _MOST_PARAMETERS = 50
 
 
@@ -56,6 +57,8 @@ class Field:
             return self.checked(int(text))
         if self.kind == "number" and _NUMBER.fullmatch(text):
             return self.checked(float(text))
+        if self.kind == "flag" and text in _FLAGS:
+            return _FLAGS[text]
         return self.checked(text)
 
     def checked(self, value: Any) -> Any:

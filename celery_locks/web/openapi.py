@@ -17,6 +17,7 @@ _NUMBER: Schema = {"type": "number"}
 _FLAG: Schema = {"type": "boolean"}
 _MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 _MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
+_MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 
 
 def _ref(name: str) -> Schema:
@@ -75,9 +76,16 @@ SCHEMAS: dict[str, Schema] = {
         name=_TEXT,
         by=_TEXT,
         why=_TEXT,
+        held_for=_MAYBE_NUMBER,
         holders=_list_of(_ref("Holder")),
     ),
-    "Detail": _object(**_LOCK, past=_list_of(_ref("Act"))),
+    "Usual": {"type": ["object", "null"], "properties": {"held_for": _NUMBER, "holds": _WHOLE}},
+    "Detail": _object(
+        **_LOCK,
+        usual=_ref("Usual"),
+        likely_to_end_in=_MAYBE_NUMBER,
+        past=_list_of(_ref("Act")),
+    ),
     "Why": _object(subject=_TEXT, sentences=_list_of(_TEXT), locks=_list_of(_ref("Lock"))),
     "History": _object(acts=_list_of(_ref("Act"))),
     "Stale": _object(
@@ -86,6 +94,7 @@ SCHEMAS: dict[str, Schema] = {
         sentence=_TEXT,
         held_for=_NUMBER,
         is_old=_FLAG,
+        usual=_ref("Usual"),
         holder=_ref("Holder"),
     ),
     "StaleLocks": _object(stale=_list_of(_ref("Stale"))),
@@ -100,7 +109,7 @@ SCHEMAS: dict[str, Schema] = {
     "Reset": _object(key=_TEXT, reset=_FLAG),
     "Freed": _object(freed=_list_of(_ref("Holder"))),
     "AskedToStop": _object(asked=_list_of(_ref("Holder"))),
-    "Swept": _object(freed=_list_of(_ref("Stale")), spared=_list_of(_ref("Stale"))),
+    "Swept": _object(freed=_list_of(_ref("Stale")), spared=_list_of(_ref("Stale")), doubt=_TEXT),
     "HeldByTask": _object(name=_TEXT, **_HOLDER, as_of=_NUMBER),
     "TaskLocks": _object(locks=_list_of(_ref("HeldByTask")), total=_WHOLE, as_of=_NUMBER),
     "TaskLock": _object(task_id=_TEXT, locked=_FLAG, locks=_list_of(_ref("HeldByTask"))),

@@ -27,6 +27,7 @@ from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, queued_token
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
+from tests.support.leftovers import of_locks
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -56,8 +57,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def left(rig: Rig) -> list[str]:
-    keys = [key.decode().partition("}:")[2] for key in rig.redis.keys("celery-locks:*")]
-    return [key for key in keys if key != "fence" and not key.startswith("d:")]
+    return [key for key in of_locks(rig.redis.keys("celery-locks:*")) if "}:d:" not in key]
 
 
 def wait_nothing_left(rig: Rig) -> None:

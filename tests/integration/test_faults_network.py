@@ -12,7 +12,8 @@ from celery_locks.clock import now
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.testing.servers import EmbeddedServer
-from tests.support.news import Callback, News, at_most
+from tests.support.leftovers import of_locks
+from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -34,7 +35,7 @@ MODES: dict[str, Callable[[Proxy], None]] = {
 def nothing_left(server: EmbeddedServer) -> bool:
     """Only the counter remains, which must outlive every lock."""
     left: Any = server.ask("KEYS", "*")
-    return [key for key in left if not key.endswith(":fence")] == []
+    return of_locks(left) == []
 
 
 def test_black_hole_suspends_then_loses_at_the_own_deadline(
@@ -60,7 +61,7 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
     assert lease.deadline <= taken_at, "another had it inside our deadline"
     assert lease.state is State.LOST
     lost_at = news.wait(lease, "lost")
-    assert 0 <= lost_at - lease.deadline < 0.25
+    assert 0 <= lost_at - lease.deadline < BUSY
     assert news.of(lease) == ["acquired", *["renewed"] * lease.renewals, "suspended", "lost"]
     assert [error.name for _, error in told.calls] == ["hole"]
     with pytest.raises(LeaseLost):
@@ -89,7 +90,7 @@ def test_lateness_within_the_budget_is_borne(face: Open, proxy: Proxy, news: New
     locks = face(proxy.url)
     lease = locks.acquire("late", ttl=2)
     proxy.delay(0.25)
-    wait_until(lambda: lease.renewals >= 2, 5)
+    wait_until(lambda: lease.renewals >= 2, 15)
     lease.check()
     assert "lost" not in news.of(lease)
     assert locks.release(lease) is True
@@ -187,7 +188,7 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
     for number in range(60):
         keeper.give_back(f"d{number}", f"{number:024x}", flows._store, near.locks.verbs, now() + 60)
     lease = far.acquire("healthy", ttl=1)
-    wait_until(lambda: lease.renewals >= 6 or lease.state is State.LOST, 5)
+    wait_until(lambda: lease.renewals >= 6 or lease.state is State.LOST, 15)
     assert lease.state is State.HELD
     assert set(news.of(lease)) == {"acquired", "renewed"}
 
@@ -247,8 +248,7 @@ def expect_quick(calls: list[Callable[[], Any]], limit: float) -> None:
     for thread in threads:
         thread.join()
     assert len(took) == len(calls)
-    # The tenth of a second is for a machine with two cores and other work.
-    assert max(took) <= limit + 0.1, f"{max(took):.3f} s is more than {limit:.3f} s"
+    assert max(took) <= limit + BUSY, f"{max(took):.3f} s is more than {limit:.3f} s"
 
 
 def test_patience_is_kept_to_while_waiting(face: Open, proxy: Proxy) -> None:
@@ -256,7 +256,7 @@ def test_patience_is_kept_to_while_waiting(face: Open, proxy: Proxy) -> None:
     holder, waiter = face(proxy.url), face(proxy.url)
     holder.acquire("busy", ttl=30)
     for wait in (0.3, 0.3, 0.3):
-        with at_most(wait + 0.05, "waiting"):
+        with at_most(wait, "waiting"):
             assert waiter.acquire("busy", ttl=30, wait=wait) is None
 
 

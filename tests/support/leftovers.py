@@ -1,7 +1,14 @@
-"""See whether processes are alive, and which servers a test run left behind."""
+"""See what was left behind: processes, servers, keys of locks."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+
+def of_locks(keys: Iterable[str | bytes]) -> list[str]:
+    """The keys that belong to a lock; not the counter, nor what is kept of past holds."""
+    names = [key.decode() if isinstance(key, bytes) else key for key in keys]
+    return [name for name in names if not name.endswith((":fence", ":past", ":usual"))]
 
 
 def is_alive(pid: int) -> bool:

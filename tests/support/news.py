@@ -57,10 +57,14 @@ class Callback:
         self.calls.append((lease, error))
 
 
+# Far less than any time that a call is given: who waits for that is still found out.
+BUSY = 0.35
+
+
 @contextmanager
 def at_most(seconds: float, what: str = "the call") -> Iterator[Callable[[], float]]:
-    """Fail if the block takes longer; a fixed tenth of a second is left to a busy machine."""
+    """Fail if the block takes longer; ``BUSY`` is left to a machine with other work."""
     began = time.monotonic()
     yield lambda: time.monotonic() - began
     took = time.monotonic() - began
-    assert took <= seconds + 0.1, f"{what} took {took:.3f} s, more than {seconds:.3f} s"
+    assert took <= seconds + BUSY, f"{what} took {took:.3f} s, more than {seconds:.3f} s"

@@ -18,7 +18,7 @@ from celery import Celery
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
 
-from celery_locks import LockedTask, State, admin, single_instance
+from celery_locks import LockedTask, LockRevoked, State, admin, single_instance
 from celery_locks.clock import now
 from celery_locks.integration.app import locks_of
 from tests.support.journal import Pen
@@ -265,6 +265,22 @@ def lose(self: Any, key: str, seconds: float) -> str:
 
 
 @app.task(bind=True, base=LockedTask)
+@single_instance(key="{key}", ttl=9)
+def lose_early(self: Any, key: str, seconds: float) -> str:
+    return _lose(self, key, seconds)
+
+
+@app.task(bind=True, base=LockedTask)
+@single_instance(key="{key}", ttl=2)
+def give_in(self: Any, key: str, seconds: float) -> str:
+    """Catches it by its own name, as a task that cleans up does."""
+    try:
+        return _lose(self, key, seconds)
+    except LockRevoked as error:
+        return f"{error.by} said {error.why}"
+
+
+@app.task(bind=True, base=LockedTask)
 @single_instance(key="{key}", ttl=2, on_lost="warn")
 def lose_quietly(self: Any, key: str, seconds: float) -> str:
     return _lose(self, key, seconds)
@@ -305,8 +321,9 @@ def race(self: Any, key: str, late: float, renewed: bool) -> str:
     if renewed:
         time.sleep(lease.ttl / 3 + 0.1)
     admin.force_release(locks_of(app), key)
-    # A child asks by itself with a third of the ttl left; in one process the keeper tells.
-    asks_at = lease.deadline - lease.ttl / 3
+    # The keeper tells when a third of the ttl is over; once the main process renews, a child also
+    # asks by itself with a third left.
+    asks_at = lease.deadline - lease.ttl / 3 * (1 if renewed else 2)
     while lease.state is State.HELD and now() < asks_at - 0.02:
         time.sleep(0.002)
     while lease.state is State.HELD and now() < asks_at + late:

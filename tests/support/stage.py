@@ -10,6 +10,7 @@ from celery_locks import Locks
 from celery_locks.model import LockInfo
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.journal import Journal, Run
+from tests.support.leftovers import of_locks
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -114,12 +115,13 @@ class Stage:
         self.check_nothing_left()
 
     def check_nothing_left(self) -> None:
-        """No key of any lock is there but the fence, the operators' log and marks of ended jobs."""
+        """No key of any lock is there but the fence, logs, and marks and notes that lapse."""
         wait_until(lambda: not self.leftovers(), AT_ONCE, what="the locks' keys to be gone")
 
     def leftovers(self) -> list[str]:
-        keys = [key.decode() for key in self.store.keys("*")]  # type: ignore[union-attr]
-        return [key for key in keys if not key.endswith((":fence", ":log")) and "}:d:" not in key]
+        keys = of_locks(self.store.keys("*"))  # type: ignore[arg-type]
+        kept = ("}:log", "}:d:", "}:r:")
+        return [key for key in keys if not any(one in key for one in kept)]
 
 
 def new_key(about: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import fakeredis
 import pytest
+import time_machine
 from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUnavailable, LockUsageError, admin
@@ -260,6 +261,90 @@ def test_force_release_signs_with_the_user(locks: Locks) -> None:
     assert admin.history(locks)[0].by == admin.this_operator()
     with pytest.raises(LockUsageError):
         admin.force_release(locks, "")
+
+
+def held_for(locks: Locks, clock: Any, *seconds: float, task: str = "bill") -> None:
+    """Past holds of a task, one after the other."""
+    for number, one in enumerate(seconds):
+        take(locks, f"past {number}", task=task, task_id="p", ttl=100_000)
+        clock.shift(one)
+        token = f"token of past {number}"
+        locks.perform(locks.verbs.release(f"past {number}", token, past=""))
+
+
+@pytest.fixture
+def clock() -> Iterator[Any]:
+    with time_machine.travel(1_800_000_000, tick=False) as moved:
+        yield moved
+
+
+def test_usual_tells_when_it_is_likely_to_end(locks: Locks, clock: Any) -> None:
+    held_for(locks, clock, 3, 245, 9000)
+    take(locks, "a", worker="w", task="bill", task_id="t", ttl=600)
+    clock.shift(185)
+    detail = admin.info(locks, "a")
+    assert detail
+    assert detail.usual == admin.Usual(245.0, 3)
+    assert detail.likely_to_end_in == 60.0
+    said = detail.as_dict()
+    assert (said["usual"], said["likely_to_end_in"]) == ({"held_for": 245.0, "holds": 3}, 60.0)
+    why = admin.why(locks, "a").sentences
+    assert (
+        "It usually takes 4 min 5 s (3 past holds), so it is likely to end in about 1 min 0 s."
+        in why
+    )
+
+
+def test_usual_tells_that_it_takes_longer(locks: Locks, clock: Any) -> None:
+    held_for(locks, clock, 4)
+    take(locks, "a", worker="w", task="bill", task_id="t", ttl=600)
+    clock.shift(12)
+    detail = admin.info(locks, "a")
+    assert detail
+    assert detail.likely_to_end_in is None
+    assert (
+        "It usually takes 4 s (1 past hold); it has already been 3.0 × the usual."
+        in admin.why(locks, "a").sentences
+    )
+
+
+def test_usual_is_of_tasks_at_work_only(locks: Locks, clock: Any) -> None:
+    """A message in the queue, another task, a plain process: nobody knows."""
+    held_for(locks, clock, 60, 60)
+    take(locks, "queued", task="bill", task_id="q", retries=-1)
+    take(locks, "other", task="mail", task_id="t")
+    take(locks, "plain", host="h")
+    for name in ("queued", "other", "plain"):
+        detail = admin.info(locks, name)
+        assert detail
+        assert (detail.usual, detail.likely_to_end_in) == (None, None)
+        assert not any("usual" in sentence for sentence in admin.why(locks, name).sentences)
+
+
+def test_stale_finds_those_far_beyond_the_usual(
+    locks: Locks, roll: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_for(locks, clock, 4, 5, 6)
+    held_for(locks, clock, 2, task="rare")
+    take(locks, "slow", worker="w", task="bill", task_id="t", ttl=6000)
+    take(locks, "once before", worker="w", task="rare", task_id="t", ttl=6000)
+    roll(ALIVE)
+    clock.shift(40)
+    assert admin.stale(locks, object()) == []
+    clock.shift(20)
+    asked: list[str] = []
+    perform = locks.perform
+    monkeypatch.setattr(
+        locks, "perform", lambda call: asked.append(call.script.verb) or perform(call)
+    )
+    [slow] = admin.stale(locks, object())
+    assert (slow.name, slow.is_old, slow.usual) == ("slow", False, admin.Usual(5.0, 3))
+    assert slow.sentence.startswith("It has been held for 60 s, 12 × the usual 5 s. Worker w is")
+    assert slow.as_dict()["usual"] == {"held_for": 5.0, "holds": 3}
+    assert asked.count("usual") == 1, "once a shard, not once a lock"
+    assert admin.stale(locks, object(), times_usual=13) == []
+    assert admin.stale(locks, object(), times_usual=None) == []
+    assert len(admin.stale(locks, object(), 59, times_usual=None)) == 2
 
 
 def lint(locks: Locks, server: dict[str, str] | None = None, **conf: Any) -> set[tuple[str, str]]:

@@ -107,7 +107,8 @@ def test_nothing_there_ends_with_1(locks: Locks, command: list[str], sentence: s
     [
         (["list"], "No locks."),
         (["stale"], "No stale locks."),
-        (["history"], "Nothing was done by hand."),
+        (["history"], "Nothing is on record."),
+        (["history", "--acts"], "Nothing was done by hand."),
     ],
 )
 def test_an_empty_answer_is_an_answer(locks: Locks, command: list[str], sentence: str) -> None:

@@ -1,5 +1,6 @@
 """The tree as its docstring draws it, and errors that survive the way through a result backend."""
 
+import json
 import pickle
 
 import pytest
@@ -10,6 +11,7 @@ from celery_locks.errors import (
     LimitMismatch,
     LockConflict,
     LockError,
+    LockRevoked,
     LockUnavailable,
     LockUsageError,
     TaskLockAcquireError,
@@ -21,6 +23,7 @@ PARENTS = {
     "AlreadyQueued": "LockConflict",
     "TaskLockAcquireError": "LockConflict",
     "LeaseLost": "LockError",
+    "LockRevoked": "LeaseLost",
     "StopRequested": "LockError",
     "AlreadyDone": "LockError",
     "LockUnavailable": "LockError",
@@ -87,6 +90,20 @@ def test_lease_lost_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(LeaseLost("a", "it was wiped")))
     assert (again.name, again.reason) == ("a", "it was wiped")
     assert str(again) == "the lease on lock 'a' is lost: it was wiped"
+
+
+def test_lock_revoked_survives_pickling_and_a_json_result() -> None:
+    """A JSON result backend keeps the arguments only and calls the class with them."""
+    error = LockRevoked("a", "ann", "it hung")
+    for again in (
+        pickle.loads(pickle.dumps(error)),
+        LockRevoked(*json.loads(json.dumps(error.args))),
+    ):
+        assert type(again) is LockRevoked
+        assert (again.name, again.by, again.why) == ("a", "ann", "it hung")
+        assert again.reason == "revoked by ann: it hung"
+        assert str(again) == "the lease on lock 'a' is lost: revoked by ann: it hung"
+    assert LockRevoked("a", "ann").reason == "revoked by ann"
 
 
 @pytest.mark.parametrize("name", sorted(PARENTS))

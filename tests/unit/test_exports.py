@@ -18,6 +18,7 @@ NAMES = {
     "LockError",
     "LockEvent",
     "LockInfo",
+    "LockRevoked",
     "LockUnavailable",
     "LockUsageError",
     "LockedTask",

@@ -29,6 +29,8 @@ FIELDS = (
         (b"name=%00&note=", {"name": "\0", "note": ""}),
         (b"limit=500&grace=0.5&state=held", {"limit": 500, "grace": 0.5, "state": "held"}),
         (b"grace=6e1", {"grace": 60.0}),
+        (b"dry=true", {"dry": True}),
+        (b"dry=false", {"dry": False}),
     ],
 )
 def test_from_query_reads_what_is_there(query: bytes, asked: dict[str, Any]) -> None:
@@ -51,6 +53,7 @@ def test_from_query_reads_what_is_there(query: bytes, asked: dict[str, Any]) -> 
         (b"grace=nan", "grace must be a number from 0 up to 60, not 'nan'"),
         (b"grace=inf", "not 'inf'"),
         (b"grace=-1", r"not -1\.0"),
+        (b"dry=1", "dry must be true or false, not '1'"),
         (b"state=", "state must be 'held' or 'waiting', not ''"),
         (b"token=", "token must be a text from 1 characters, not ''"),
         (b"note=123456", "up to 5 characters"),

@@ -1,6 +1,7 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
 -- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
 --      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
+--      and, unless there is nothing of the kind to say:
 --      10 '1' to ask first whether this attempt of the job has ended elsewhere
 --      11 name, 12 token of another lock to give back when this one is granted, or ''
 --      13 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
@@ -27,9 +28,12 @@ local function forget_lapsed_names()
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - FORGET_MS, 'LIMIT', 0, 2)) do
     for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
       -- pcall: a foreign value under our key is not ours to delete.
-      for _, gone in ipairs(redis.pcall('ZRANGE', key, 0, -1)) do
-        redis.call('ZREM', key, gone)
-        redis.call('HDEL', records, gone)
+      local gone = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES')
+      for i = 1, #gone, 2 do
+        redis.call('ZREM', key, gone[i])
+        -- A waiter's score is no moment, but its record has fence 0.
+        note_past('lapsed', old, gone[i], gone[i + 1], LAPSED)
+        redis.call('HDEL', records, gone[i])
       end
     end
     redis.call('ZREM', index, old)
@@ -44,6 +48,7 @@ end
 
 -- What a message leaves behind when it begins to run: its place in the queue, and those it replaced.
 local function begin()
+  if not ARGV[10] then return end
   mark_begun()
   if ARGV[12] ~= '' then
     if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
@@ -60,6 +65,21 @@ local function take(since)
   forget_lapsed_names()
   return fence
 end
+
+local function holders_by_expiry()
+  return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+end
+
+if ARGV[10] == '1' then
+  local ended = redis.call('GET', root .. 'd:' .. job)
+  if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
+end
+if ARGV[10] and ARGV[16] ~= '' then
+  local mark = redis.call('GET', root .. ARGV[16])
+  if mark and is_final(mark, ARGV[17], token, job, attempt) then return {'once', mark} end
+end
+local holders = holders_by_expiry()
+if #holders == 0 then return take() end
 
 -- The same token asks again: its reply was lost, or it was handed the lock and confirms.
 local function again()
@@ -140,20 +160,6 @@ local function give_way(twin)
   return busy(twin, false)
 end
 
-local function holders_by_expiry()
-  return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-end
-
-if ARGV[10] == '1' then
-  local ended = redis.call('GET', root .. 'd:' .. job)
-  if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
-end
-if ARGV[16] ~= '' then
-  local mark = redis.call('GET', root .. ARGV[16])
-  if mark and is_final(mark, ARGV[17], token, job, attempt) then return {'once', mark} end
-end
-local holders = holders_by_expiry()
-if #holders == 0 then return take() end
 for i = 1, #holders, 2 do
   if holders[i] == token then
     local _, twin = kin(holders)
@@ -162,6 +168,7 @@ for i = 1, #holders, 2 do
 end
 local room = #holders / 2 < limit
 while holders[1] and tonumber(holders[2]) <= now do
+  note_past('lapsed', name, holders[1], holders[2], LAPSED)
   free(table.remove(holders, 1))
   table.remove(holders, 1)
   room = true
@@ -178,7 +185,7 @@ if holders[1] then
 end
 local former, twin = kin(holders)
 if twin then return give_way(twin) end
-if ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
+if ARGV[10] and ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
   local since, theirs, tries = record(ARGV[13]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
   if tries == '0' then
     free(ARGV[13])
@@ -187,7 +194,10 @@ if ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
     return {'replaced', take(tonumber(since))}
   end
 end
-if former then free(former) end
+if former then
+  note_past('held', name, former, now, 'its next attempt took it over')
+  free(former)
+end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end
 if my_turn or former or #holders / 2 < limit then return take() end
 return busy(holders, alive > 0)

@@ -7,8 +7,10 @@
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
 --   fence     string  the last number given out, as fence or as ticket
 --   log       stream  what operators did, the last 1000 or so (log.lua)
---
+--   past      stream  holds of more than a second that ended or lapsed, the last 1000 or so (note_past)
+--   usual     hash    task -> "<ms> <ms> ...", its last 16 such holds, latest first; 1000 tasks at most
 --   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
+--   r:<token> string  "<length of by> <by><why>"  it was taken by force; two ttl long, a minute at least
 --   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
@@ -33,6 +35,37 @@ local FORGET_MS = 60000
 local SUPERSEDED = 1000000000000000
 -- As long a message that is replaced waits for the word that the new one is sent.
 local REPLACING_MS = 10000
+-- Why a hold ended that nobody gave back (note_past).
+local LAPSED = 'it was not renewed'
+
+-- A hold ended, 'held' or 'lapsed', at so many ms; `why` is '' if by its own release. To be called
+-- before its record goes. Nothing here may fail: a release is worth more. Not noted is what nobody
+-- works under (what is left of at_least '-', a message's place 'q'), what lasted no longer than a
+-- claim, and more of one call than anybody reads.
+local noted = 0
+local function note_past(act, name, token, ended, why)
+  if noted >= 16 or token:find('^[-q]') then return end
+  local record = redis.call('HGET', records, token) or ''
+  local held_for = ended - (record:match('^[1-9]%d* (%d+) ') or ended)
+  if held_for <= CLAIM_MS then return end
+  noted = noted + 1
+  held_for = string.format('%.0f', held_for)
+  redis.pcall('XADD', root .. 'past', 'MAXLEN', '~', 1000, '*', 'act', act, 'name', name, 'why', why,
+    'held', held_for, 'from', token, 'from', string.format('%.0f', ended), 'from', record)
+  if why ~= '' then return end
+  -- Kept apart, so that the past of a rare task is not lost among frequent ones.
+  pcall(function()
+    local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
+    local task, usual = cjson.decode(rest:sub(length + 1)).task, root .. 'usual'
+    if not task then return end
+    local before = redis.call('HGET', usual, task)
+    if not before and redis.call('HLEN', usual) >= 1000 then
+      redis.call('HDEL', usual, unpack(redis.call('HRANDFIELD', usual, 1)))
+    end
+    local holds = held_for .. ' ' .. (before or '')
+    redis.call('HSET', usual, task, holds:match('^' .. string.rep('%d+ ', 16)) or holds)
+  end)
+end
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
@@ -52,10 +85,13 @@ local function grant(name, token, expiry, rest, fence, since)
   return fence
 end
 
-local function drop_lapsed(held)
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now)) do
-    redis.call('ZREM', held, token)
-    redis.call('HDEL', records, token)
+local function drop_lapsed(name)
+  local held = root .. 'h:' .. name
+  local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'WITHSCORES')
+  for i = 1, #lapsed, 2 do
+    redis.call('ZREM', held, lapsed[i])
+    note_past('lapsed', name, lapsed[i], lapsed[i + 1], LAPSED)
+    redis.call('HDEL', records, lapsed[i])
   end
 end
 
@@ -66,7 +102,7 @@ end
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then drop_lapsed(held) end
+  if head then drop_lapsed(name) end
   local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''

@@ -1,8 +1,9 @@
 -- force_release: the operator's verb; takes the lock from one holder, or from all of them.
 -- ARGV 1 name  2 token, or '' for every holder  3 by whom  4 why
--- returns {now, [token, expiry, record]...}: those it was taken from; their next renewal says lost
+-- returns {now, [token, expiry, record]...}: those it was taken from; their next renewal says so
 --
 -- What was done stands in the log (log.lua) together with the act itself: no act without it.
+-- Whoever gets the lock next has a higher fence than those it was taken from.
 
 local name = ARGV[1]
 local held = root .. 'h:' .. name
@@ -15,10 +16,19 @@ for i = 1, #holders, 2 do
       reply[#reply + 1] = holders[i]
       reply[#reply + 1] = holders[i + 1]
       reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
+    else
+      note_past('lapsed', name, holders[i], holders[i + 1], LAPSED)
     end
   end
 end
 if #reply > 1 then record_act('force_release', name, ARGV[3], ARGV[4], reply) end
+for i = 2, #reply, 3 do
+  if not reply[i]:find('^[-q]') then -- nobody renews those
+    local ttl = tonumber(reply[i + 2]:match('^%d+ %d+ (%d+)') or 0)
+    local note = #ARGV[3] .. ' ' .. ARGV[3] .. ARGV[4]
+    redis.call('SET', root .. 'r:' .. reply[i], note, 'PX', math.max(2 * ttl, 60000))
+  end
+end
 for _, token in ipairs(gone) do
   redis.call('ZREM', held, token)
   redis.call('HDEL', records, token)

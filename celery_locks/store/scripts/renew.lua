@@ -1,7 +1,8 @@
 -- renew: push many leases forward, each only if its token still holds; never makes one anew.
 -- ARGV name, token, ttl ms; name, token, ttl ms; ...
--- returns p for the lease at position p (from 0) that is lost, -1 - p for one whose holder is asked
---         to stop (stop.lua); an empty list is good news
+-- returns p for the lease at position p (from 0) that is lost, {p, note} if it was taken by force
+--         (force_release.lua), -1 - p for one whose holder is asked to stop (stop.lua); an empty list
+--         is good news
 --
 -- A lapsed lease that nobody took is revived by this. A key of a foreign type counts as lost.
 
@@ -20,7 +21,9 @@ for i = 1, #ARGV, 3 do
       news[#news + 1] = -1 - (i - 1) / 3
     end
   else
-    news[#news + 1] = (i - 1) / 3
+    local note = redis.pcall('GET', root .. 'r:' .. ARGV[i + 1])
+    local lost = (i - 1) / 3
+    news[#news + 1] = type(note) == 'string' and {lost, note} or lost
   end
 end
 if #marks > 3 then redis.call(unpack(marks)) end

@@ -3,12 +3,13 @@
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from celery_locks import admin
+from celery_locks import LeaseLost, LockRevoked, admin
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.stage import Stage, new_key
 from tests.support.waiting import wait_until
@@ -40,9 +41,9 @@ def start(stage: Stage, task: str, seconds: float) -> tuple[str, Any]:
     return key, result
 
 
-def check_lost(stage: Stage, key: str, result: Any) -> None:
-    wait_until(lambda: result.state == "FAILURE", NOTICED, what="LeaseLost in the task")
-    assert "LeaseLost" in repr(result.result)
+def check_lost(stage: Stage, key: str, result: Any, kind: type[LeaseLost] = LeaseLost) -> None:
+    wait_until(lambda: result.state == "FAILURE", NOTICED, what=f"{kind.__name__} in the task")
+    assert type(result.result) is kind
     assert key in str(result.result)
     assert not stage.journal.wrote(key, "written after the sleep")
 
@@ -51,9 +52,30 @@ def test_lost_lease_is_raised_in_the_running_task(pool: Pool) -> None:
     """An operator took it. On eventlet, where nothing can be raised, check() tells."""
     task = "look_after_it" if pool.name == "eventlet" else "lose"
     key, result = start(pool.stage, task, 20)
-    assert admin.force_release(pool.stage.locks, key)
-    check_lost(pool.stage, key, result)
+    assert admin.force_release(pool.stage.locks, key, by="ann", reason="it hung")
+    check_lost(pool.stage, key, result, LockRevoked)
+    assert (result.result.by, result.result.why) == ("ann", "it hung")
     pool.stage.check_nothing_left()
+
+
+def test_task_can_catch_that_it_was_revoked(pool: Pool) -> None:
+    """Also where the error is made by the interpreter, which takes a class only."""
+    if pool.name == "eventlet":
+        pytest.skip("Nothing can be raised in a greenthread.")
+    key, result = start(pool.stage, "give_in", 20)
+    assert admin.force_release(pool.stage.locks, key, by="ann", reason="it hung")
+    assert result.get(timeout=20) == "ann said it hung"
+
+
+def test_revoked_before_the_first_renewal_is_heard_at_a_third_of_the_ttl() -> None:
+    """The main process looks the token up then; the child alone would ask at two thirds."""
+    with Stage() as stage, stage.worker("prefork", 1):
+        key, result = start(stage, "lose_early", 60)
+        holder = stage.wait_held(key).holders[0]
+        assert admin.force_release(stage.locks, key)
+        wait_until(lambda: result.state == "FAILURE", 30, what="LockRevoked in the task")
+        assert type(result.result) is LockRevoked
+        assert time.time() - holder.acquired_at < holder.ttl * 0.6
 
 
 def test_lost_lease_is_raised_after_the_store_was_emptied(pool: Pool) -> None:
@@ -70,7 +92,7 @@ def test_lost_lease_only_warns_when_told_to(pool: Pool) -> None:
     assert admin.force_release(pool.stage.locks, key)
     assert result.get(timeout=20) == "lost"
     assert pool.stage.journal.wrote(key, "written after the sleep")
-    assert f"the lease on lock '{key}' is lost" in pool.worker.log()
+    assert f"the lease on lock '{key}' is lost: revoked by" in pool.worker.log()
 
 
 def test_lost_lease_is_raised_after_a_direct_call_of_another_locked_task(pool: Pool) -> None:
@@ -102,7 +124,7 @@ def test_loss_is_never_raised_in_the_next_task(pool: Pool) -> None:
         for canary in canaries:
             canary.get(timeout=30)
         results += [race.get(timeout=30, propagate=False) for race in races]
-    lost = [result for result in results if "LeaseLost" in repr(result)]
+    lost = [result for result in results if isinstance(result, LeaseLost)]
     print(f"{pool.name}: {len(lost)} of {len(results)} heard of it in time")
     assert [result for result in results if result not in lost and result != "ended"] == []
     if pool.name == "prefork":

@@ -1,0 +1,248 @@
+"""Holds that ended are on record, and how long a task usually has its lock; short ones are not."""
+
+import time
+from typing import Any
+
+import pytest
+import time_machine
+
+from celery_locks import Holder, Locks, admin
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import QUEUED, Mark, queued_token
+from tests.contract.faces import Face
+from tests.contract.places import FakePlace, Place
+
+TASK = Holder(task_id="j", task='shop.bïll "x" \\', worker="w", host="h", pid=7)
+
+
+@pytest.fixture
+def locks(place: Place) -> Locks:
+    return place.locks(shards=1)
+
+
+def take(locks: Locks, name: str, token: str, holder: Holder = TASK, **how: Any) -> Any:
+    spec = LockSpec(name, how.pop("ttl", 30.0), how.pop("limit", 1))
+    return locks.perform(locks.verbs.acquire(spec, token, holder, **how))
+
+
+def age(place: Place, locks: Locks, token: str, seconds: float) -> None:
+    """As if it had been granted so long ago."""
+    key = f"{locks.verbs.root('')}records"
+    fence, since, rest = place.raw.hget(key, token).split(b" ", 2)
+    since = int(since) - round(seconds * 1000)
+    place.raw.hset(key, token, b"%s %d %s" % (fence, since, rest))
+
+
+def lapse(place: Place, locks: Locks, name: str, token: str, ago: float = 1.0) -> None:
+    key, moment = f"{locks.verbs.root('')}h:{name}", (time.time() - ago) * 1000
+    place.raw.zadd(key, {token: moment})
+    place.raw.zadd(f"{locks.verbs.root('')}index", {name: moment})
+
+
+def release(locks: Locks, name: str, token: str, past: str | None = "", **how: Any) -> Any:
+    return locks.perform(locks.verbs.release(name, token, past=past, **how))
+
+
+def past(locks: Locks) -> list[tuple[str, str, str]]:
+    return [(act.act, act.name, act.why) for act in admin.history(locks)]
+
+
+def test_hold_of_a_second_is_written_down_by_its_lease(face: Face, place: Place) -> None:
+    """Both faces; and one that was short is not, nor does it leave anything."""
+    face.release(face.acquire("short", holder=TASK))
+    lease = face.acquire("long", holder=TASK)
+    time.sleep(1.1)
+    face.release(lease)
+    locks = place.locks()
+    [act] = admin.history(locks)
+    assert (act.act, act.name, act.by, act.why) == ("held", "long", "", "")
+    assert act.held_for == pytest.approx(1.1, abs=0.9)
+    [holder] = act.holders
+    assert (holder.token, holder.fence, holder.task) == (lease.token, lease.fence, TASK.task)
+    assert act.at == pytest.approx(holder.acquired_at + act.held_for, abs=0.01)
+    assert admin.history(locks, "long") == [act]
+    assert admin.history(locks, "short") == []
+    assert admin.history(locks, only_acts=True) == []
+    assert place.keys(past=True) == {"fence", "past", "usual"}
+
+
+def test_release_that_says_nothing_or_is_repeated_writes_nothing(
+    place: Place, locks: Locks
+) -> None:
+    for name, say in (("a", None), ("b", "")):
+        take(locks, name, name)
+        age(place, locks, name, 5)
+        assert release(locks, name, name, say)
+        assert not release(locks, name, name, say)
+    assert past(locks) == [("held", "b", "")]
+
+
+def test_note_goes_with_marks_and_with_at_least(place: Place, locks: Locks) -> None:
+    """The rest of at_least is no hold: it is not written down when it lapses."""
+    take(locks, "a", "t")
+    age(place, locks, "t", 5)
+    marks = [Mark("d:j1", 1, 60), Mark("d:j2", 1, 60)]
+    assert release(locks, "a", "t", keep=60, marks=marks)
+    assert past(locks) == [("held", "a", "")]
+    assert {"d:j1", "d:j2"} <= place.keys()
+    assert locks.is_locked("a")
+    age(place, locks, "-t", 100)
+    lapse(place, locks, "a", "-t")
+    assert take(locks, "a", "next") > 0
+    assert past(locks) == [("held", "a", "")]
+
+
+def test_place_in_the_queue_is_no_hold(place: Place, locks: Locks) -> None:
+    """Neither given back, nor taken over by its run, nor lapsed."""
+    message = Holder(task_id="j", task="bill", retries=-1)
+    for name in ("back", "begun", "beside" + QUEUED, "lapsed"):
+        token = queued_token(name)
+        take(locks, name, token, Holder(task_id=name, task="bill", retries=-1))
+        age(place, locks, token, 100)
+    release(locks, "back", queued_token("back"))
+    take(locks, "begun", "run", Holder(task_id="begun", task="bill"))
+    frees = ("beside" + QUEUED, queued_token("beside" + QUEUED))
+    take(locks, "beside", "run2", Holder(task_id="beside", task="bill"), frees=frees)
+    lapse(place, locks, "lapsed", queued_token("lapsed"))
+    assert take(locks, "lapsed", "other", message) > 0
+    assert past(locks) == []
+
+
+def test_attempt_that_was_taken_over_is_written_down(place: Place, locks: Locks) -> None:
+    take(locks, "a", "first")
+    age(place, locks, "first", 5)
+    take(locks, "a", "second", Holder(task_id="j", task="bill", retries=1))
+    assert not release(locks, "a", "first")
+    assert past(locks) == [("held", "a", "its next attempt took it over")]
+
+
+@pytest.mark.parametrize("found_by", ["newcomer", "release of another", "force_release"])
+def test_lapsed_hold_is_written_down_by_who_meets_it(
+    place: Place, locks: Locks, found_by: str
+) -> None:
+    take(locks, "s", "dead", limit=2)
+    take(locks, "s", "alive", Holder(), limit=2)
+    age(place, locks, "dead", 10)
+    take(locks, "s", "waits", Holder(), limit=2, alive=60)
+    lapse(place, locks, "s", "dead", ago=3)
+    if found_by == "newcomer":
+        take(locks, "s", "new", Holder(), limit=2)
+    elif found_by == "force_release":
+        admin.force_release(locks, "s", "dead")
+    else:
+        release(locks, "s", "alive", None)
+    [act] = admin.history(locks)
+    assert (act.act, act.name, act.holders[0].token) == ("lapsed", "s", "dead")
+    assert act.held_for == pytest.approx(7, abs=0.5)
+    assert admin.usual(locks) == {}
+
+
+def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Locks) -> None:
+    """But not those who only waited for it, nor a claim that nobody took up."""
+    take(locks, "dead", "t")
+    take(locks, "dead", "w", alive=60)
+    age(place, locks, "t", 100)
+    lapse(place, locks, "dead", "t", ago=61)
+    take(locks, "claim", "c")
+    age(place, locks, "c", 61.5)
+    lapse(place, locks, "claim", "c", ago=61)
+    take(locks, "new", "n", Holder())
+    assert [(act.act, act.name, act.holders[0].token) for act in admin.history(locks)] == [
+        ("lapsed", "dead", "t")
+    ]
+
+
+def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
+    take(locks, "a", "t1")
+    age(place, locks, "t1", 5)
+    release(locks, "a", "t1", "process 7 died")
+    time.sleep(0.005)  # of two in one millisecond nobody knows which came first
+    take(locks, "a", "t2")
+    admin.force_release(locks, "a", by="ann")
+    time.sleep(0.005)
+    take(locks, "a", "t3")
+    age(place, locks, "t3", 245)
+    release(locks, "a", "t3")
+    acts = admin.history(locks, "a")
+    assert [act.act for act in acts] == ["held", "force_release", "held"]
+    assert [act.held_for is None for act in acts] == [False, True, False]
+    assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=1)
+    assert "gave lock 'a' back after 4 min 5 s." in admin.told(acts[0])
+    assert "had lock 'a' for 5 s: process 7 died." in admin.told(acts[2])
+    assert len(admin.history(locks, "a", limit=2)) == 2
+
+
+def test_past_keeps_the_last_thousand_or_so(place: Place, locks: Locks) -> None:
+    stream = f"{locks.verbs.root('')}past"
+    for number in range(1300):
+        place.raw.xadd(stream, {"act": "held", "name": "a", "held": number})
+    take(locks, "a", "t")
+    age(place, locks, "t", 5)
+    release(locks, "a", "t")
+    assert 1000 <= place.raw.xlen(stream) < 1200
+    assert admin.history(locks, limit=1)[0].holders[0].token == "t"
+
+
+def test_foreign_data_in_their_place_does_not_block_a_release(place: Place, locks: Locks) -> None:
+    root = locks.verbs.root("")
+    for name in ("past", "usual"):
+        place.raw.set(f"{root}{name}", "theirs")
+    take(locks, "a", "t")
+    age(place, locks, "t", 5)
+    assert release(locks, "a", "t")
+    assert not locks.is_locked("a")
+    assert place.raw.get(f"{root}past") == place.raw.get(f"{root}usual") == b"theirs"
+
+
+def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> None:
+    """Of a task, whatever the lock's name; not of holds that were cut off."""
+    for number in range(40):
+        take(locks, f"lock:{number}", f"{number}")
+        age(place, locks, f"{number}", 100 + number if number >= 24 else 5)
+        release(locks, f"lock:{number}", f"{number}")
+    take(locks, "cut", "c")
+    age(place, locks, "c", 9000)
+    release(locks, "cut", "c", "process 7 died")
+    take(locks, "plain", "p", Holder(host="h"))
+    age(place, locks, "p", 9000)
+    release(locks, "plain", "p")
+    found = admin.usual(locks)
+    assert set(found) == {TASK.task}
+    assert found[TASK.task].holds == 16
+    assert found[TASK.task].held_for == pytest.approx(131.5, abs=1)
+    assert admin.usual(locks, ["nobody's", TASK.task]) == found
+
+
+def test_usual_has_a_thousand_tasks_at_most(place: Place, locks: Locks) -> None:
+    key = f"{locks.verbs.root('')}usual"
+    place.raw.hset(key, mapping={f"t{n}": "1000 2000 " for n in range(1000)})
+    take(locks, "a", "t")
+    age(place, locks, "t", 5)
+    release(locks, "a", "t")
+    assert place.raw.hlen(key) == 1000
+    assert TASK.task in admin.usual(locks)
+
+
+def test_usual_of_all_shards_is_one(place: Place) -> None:
+    locks = place.locks(shards=4)
+    for number in range(12):
+        name = f"lock:{number}"
+        take(locks, name, f"t{number}")
+        key = f"{locks.verbs.root(name)}records"
+        fence, since, rest = place.raw.hget(key, f"t{number}").split(b" ", 2)
+        place.raw.hset(key, f"t{number}", b"%s %d %s" % (fence, int(since) - 60_000, rest))
+        release(locks, name, f"t{number}")
+    assert len({locks.verbs.root(f"lock:{n}") for n in range(12)}) > 1
+    assert admin.usual(locks)[TASK.task].holds == 12
+
+
+def test_note_is_by_the_stores_clock() -> None:
+    place = FakePlace()
+    locks = place.locks()
+    with time_machine.travel(1_800_000_000, tick=False) as clock:
+        take(locks, "a", "t", ttl=600)
+        clock.shift(245)
+        release(locks, "a", "t")
+        [act] = admin.history(locks)
+    assert (act.held_for, act.at) == (245.0, 1_800_000_245.0)
+    place.close()

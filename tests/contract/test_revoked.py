@@ -1,0 +1,152 @@
+"""An operator takes a lock: its holder learns by whom and why, and cannot write any more."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_locks import Holder, LeaseLost, LockEvent, LockRevoked, State, admin, subscribe
+from celery_locks.model import LockSpec, Revocation
+from celery_locks.store.verbs import Renewal, queued_token
+from tests.contract.faces import Face
+from tests.contract.places import Place
+from tests.support.waiting import wait_until
+
+BY, WHY = "ann: the ✓\none", "it hung: 12 € a\nminute"
+
+
+def test_renewal_says_by_whom_and_why(face: Face, place: Place) -> None:
+    lease = face.acquire("a")
+    admin.force_release(place.locks(), "a", by=BY, reason=WHY)
+    for ask in (lambda: face.renew(lease), lease.check):
+        with pytest.raises(LockRevoked) as caught:
+            ask()
+        assert (caught.value.name, caught.value.by, caught.value.why) == ("a", BY, WHY)
+    assert lease.state is State.LOST
+    assert "revoked by ann" in lease.reason
+
+
+def test_keeper_tells_of_it_and_the_event_says_so(face: Face, place: Place) -> None:
+    told: list[Any] = []
+    heard: list[LockEvent] = []
+    ends = subscribe(heard.append)
+    lease = face.acquire("a", ttl=1, on_lost=lambda _, error: told.append(error))
+    admin.force_release(place.locks(), "a", by="ann", reason="stuck")
+    wait_until(lambda: told, 20, what="on_lost")
+    wait_until(lambda: [e for e in heard if e.kind == "lost"], 20, what="the event")
+    ends()
+    assert [(type(e), e.by, e.why) for e in told] == [(LockRevoked, "ann", "stuck")]
+    [event] = [e for e in heard if e.kind == "lost" and e.token == lease.token]
+    assert {"why": "revoked by ann: stuck", "revoked": True}.items() <= event.detail.items()
+
+
+def test_hold_raises_it_at_its_end(face: Face, place: Place) -> None:
+    with pytest.raises(LockRevoked, match="stuck"):
+        with face.hold("a", ttl=1) as lease:
+            admin.force_release(place.locks(), "a", reason="stuck")
+            wait_until(lambda: lease.state is State.LOST, 20, what="the loss")
+
+
+def test_only_those_it_was_taken_from_are_told(face: Face, other: Face, place: Place) -> None:
+    """A neighbour in the batch whose lock was wiped or taken over has another reason."""
+    locks = place.locks(shards=1)
+    for name in ("taken", "gone", "kept"):
+        locks.perform(locks.verbs.acquire(LockSpec(name), name, Holder()))
+    admin.force_release(locks, "taken", by="ann", reason="stuck")
+    locks.perform(locks.verbs.release("gone", "gone"))
+    admin.stop(locks, "kept")
+    batch = [Renewal(name, name, 30) for name in ("gone", "kept", "taken")]
+    lost = locks.perform(locks.verbs.renew(batch, 3))
+    assert lost == {"gone", "taken"}
+    assert lost.revoked == {"taken": Revocation("ann", "stuck")}
+    assert lost.stops == {"kept"}
+
+
+def test_note_outlives_the_next_renewals_and_no_more(place: Place) -> None:
+    """Two ttl, and a minute at least: a holder that was away meanwhile still hears the reason."""
+    locks = place.locks(shards=1)
+    for name, ttl in (("short", 1.0), ("long", 600.0)):
+        locks.perform(locks.verbs.acquire(LockSpec(name, ttl), name, Holder()))
+        admin.force_release(locks, name)
+    root = locks.verbs.root("")
+    assert 50_000 < place.raw.pttl(f"{root}r:short") <= 60_000
+    assert 1_190_000 < place.raw.pttl(f"{root}r:long") <= 1_200_000
+
+
+def test_a_message_in_the_queue_gets_no_note(place: Place) -> None:
+    locks = place.locks()
+    holder = Holder(task_id="j", retries=-1)
+    locks.perform(locks.verbs.acquire(LockSpec("a"), queued_token("j"), holder))
+    assert admin.force_release(locks, "a")
+    assert place.keys() == {"fence", "log"}
+
+
+def test_foreign_note_is_no_reason(face: Face, place: Place) -> None:
+    lease = face.acquire("a")
+    place.raw.delete(place.key("h:", "a"))
+    place.raw.lpush(f"{place.verbs().root('a')}r:{lease.token}", "theirs")
+    with pytest.raises(LeaseLost) as caught:
+        face.renew(lease)
+    assert type(caught.value) is LeaseLost
+
+
+def test_locate_tells_that_it_was_taken(place: Place) -> None:
+    """The worker's main process, which does not know the name yet, asks by the token."""
+    locks = place.locks(shards=1)
+    for name in ("a", "b"):
+        locks.perform(locks.verbs.acquire(LockSpec(name), name, Holder()))
+    admin.force_release(locks, "a")
+    found = locks.perform(locks.verbs.locate(locks.verbs.root(""), ["a", "b", "c"], 3))
+    assert set(found) == {"b"}
+    assert found.revoked == {"a"}
+
+
+def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
+    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+) -> None:
+    """To the next in line and to a newcomer alike; the resource refuses what is lower than seen."""
+    old = face.acquire("a", ttl=60)
+    waiting = in_thread(other.acquire, "a", ttl=60, wait=30)
+    wait_until(lambda: (i := face.info("a")) and i.waiters, 20, what="the one in line")
+    admin.force_release(place.locks(), "a")
+    following = waiting.result(timeout=30)
+    other.release(following)
+    newcomer = face.acquire("a")
+    assert old.fence < following.fence < newcomer.fence
+    seen = 0
+
+    def write(fence: int) -> bool:
+        nonlocal seen
+        seen = max(seen, fence)
+        return fence == seen
+
+    assert [write(one.fence) for one in (old, following, old, newcomer, following)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_check_says_it_in_every_thread(face: Face, place: Place) -> None:
+    lease = face.acquire("a")
+    admin.force_release(place.locks(), "a", by="ann")
+    with pytest.raises(LockRevoked):
+        face.renew(lease)
+    errors: list[Any] = []
+
+    def look() -> None:
+        try:
+            lease.check()
+        except LeaseLost as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in errors] == [LockRevoked] * 4
+    assert len(set(map(id, errors))) == 4
