@@ -46,8 +46,10 @@ def test_bar_drains_and_refills_with_a_renewal(desk: Desk) -> None:
 
     def drained_and_refilled() -> bool:
         looks.append(fill.evaluate(_SHARE))
-        lowest = min(range(len(looks)), key=looks.__getitem__)
-        return max(looks[: lowest + 1]) - looks[lowest] > 0.1 < max(looks[lowest:]) - looks[lowest]
+        return any(
+            max(looks[: at + 1]) - low > 0.1 and max(looks[at:]) - low > 0.1
+            for at, low in enumerate(looks)
+        )
 
     wait_until(drained_and_refilled, PATIENCE, every=0.1, what=f"{looks} to fall and rise")
     assert lease.renewals > 0

@@ -5,7 +5,7 @@ import { get, hasKey, useKey } from "./api.js";
 import { drawBars, STEP, tickBars } from "./bar.js";
 import { heard, serverNow, stand } from "./clock.js";
 import { refreshDetail, showDetail, stopDetail } from "./detail.js";
-import { $, tick, write } from "./dom.js";
+import { $, el, tick, write } from "./dom.js";
 import { wireKeyboard } from "./keyboard.js";
 import { clearList, PAGE, showList, showPlace, tickRows, wireList } from "./list.js";
 import { glob, onArrival, place } from "./place.js";
@@ -87,6 +87,8 @@ async function enter() {
   $("sign-in").hidden = true;
   document.querySelector(".views").hidden = false;
   $("sign-out").hidden = !hasKey();
+  $("empty").hidden = false;
+  $("empty").replaceChildren(el("p", {}, "Reading the locks …"));
   arrived(place, { view: "" });
 }
 

@@ -7,6 +7,9 @@ import { brief, isKept, isQueued } from "./text.js";
 // Small steps, and none that nobody could see: the page may be open all night on a battery.
 export const STEP = 200;
 const LEAST = 0.003;
+// A list of 100,000 locks is read only now and then, and has been renewed since: for so many
+// seconds we count on from what was read, then the bar stands.
+const BELIEVED = 5;
 const bars = new Set();
 
 export class Bar {
@@ -15,13 +18,14 @@ export class Bar {
     this.text = el("span", { class: "left-text" });
     this.node = el("div", { class: "left-bar" }, el("span", { class: "track", "aria-hidden": "true" }, this.fill), this.text);
     this.holder = null;
-    this.drawn = 0;
+    this.drawn = null;
     bars.add(this);
   }
 
-  // The holder as the store has it now; null: nobody.
-  update(holder) {
+  // The holder as the store had it at `asOf`; null: nobody.
+  update(holder, asOf) {
     this.holder = holder;
+    this.asOf = asOf;
     this.node.classList.toggle("none", !holder);
     this.node.classList.toggle("idle", holder !== null && (isQueued(holder) || isKept(holder)));
     this.draw();
@@ -29,7 +33,8 @@ export class Bar {
   }
 
   get left() {
-    return this.holder ? Math.max(0, this.holder.expires_at - serverNow()) : 0;
+    const now = Math.min(serverNow(), this.asOf + BELIEVED);
+    return this.holder ? Math.max(0, this.holder.expires_at - now) : 0;
   }
 
   get share() {
@@ -38,8 +43,8 @@ export class Bar {
 
   draw() {
     const { share } = this;
-    if (Math.abs(share - this.drawn) < LEAST) return;
-    this.fill.classList.toggle("refills", share > this.drawn);
+    if (this.drawn !== null && Math.abs(share - this.drawn) < LEAST) return;
+    this.fill.classList.toggle("refills", this.drawn !== null && share > this.drawn);
     this.fill.style.setProperty("transform", `scaleX(${share})`);
     this.drawn = share;
   }

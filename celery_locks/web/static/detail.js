@@ -191,7 +191,7 @@ class Card {
 
   update(holder) {
     this.holder = holder;
-    this.bar.update(holder);
+    this.bar.update(holder, lock.as_of);
     this.verdict.className = `verdict ${holder.liveness?.verdict ?? ""}`;
     this.verdict.textContent = spelled(holder.liveness?.sentence ?? "");
   }

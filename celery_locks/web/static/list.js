@@ -34,7 +34,7 @@ class Row {
     if (people !== this.people) this.introduce(lock, first);
     this.people = people;
     this.since = first?.acquired_at;
-    this.bar.update(soonest(lock.holders));
+    this.bar.update(soonest(lock.holders), lock.as_of);
     write(this.waiting, lock.waiters.length ? count(lock.waiters.length) : "–");
     this.waiting.classList.toggle("some", lock.waiters.length > 0);
     this.link.setAttribute("href", linkTo({ lock: this.name }));
