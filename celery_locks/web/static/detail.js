@@ -211,8 +211,8 @@ function showWaiters() {
   const rest = lock.waiters.length - waiters.length;
   section.replaceChildren(
     el("h3", {}, "In line"),
-    el("ol", { class: "line" }, ...waiters.map((one) => el("li", { title: spelled(who(one)) },
-      ...[...holderPieces(one), ...wherePieces(one)].filter(Boolean), live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" })))),
+    el("ol", { class: "line" }, ...waiters.map((one) => el("li", { title: spelled(who(one)) }, el("div", { class: "line-two" },
+      ...holderPieces(one), ...wherePieces(one), live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" }))))),
     rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "");
 }
 

@@ -66,7 +66,7 @@ function suspects(found, withButtons) {
       el("a", { class: "name", href: linkTo({ view: "locks", lock: one.name }) }, shown(one.name)),
       el("span", { class: `badge ${one.verdict}` }, one.verdict),
       el("span", { class: "muted" }, `held for ${span(one.held_for)}`)),
-    el("div", { class: "line-two" }, ...[...holderPieces(one.holder), ...wherePieces(one.holder)].filter(Boolean)),
+    el("div", { class: "line-two" }, ...holderPieces(one.holder), ...wherePieces(one.holder)),
     el("p", {}, shown(one.sentence)),
     withButtons && mayWrite() && el("button", { type: "button", class: "danger", onclick: () => openAct("release", one.name, one.holder.token) }, "Release …"))));
 }
