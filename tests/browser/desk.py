@@ -194,4 +194,9 @@ def row(page: Page, name: str) -> Any:
 
 
 def no_sideways_scroll(page: Page) -> bool:
-    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+    """Neither the page nor what scrolls in it is wider than the window."""
+    return bool(page.evaluate(_FITS))
+
+
+_FITS = """() => [...document.querySelectorAll("html, .panel, .panel h2, dialog, .lock-name")]
+  .every((node) => node.scrollWidth <= node.clientWidth)"""

@@ -51,7 +51,7 @@ def test_bar_drains_and_refills_with_a_renewal(desk: Desk) -> None:
             for at, low in enumerate(looks)
         )
 
-    wait_until(drained_and_refilled, PATIENCE, every=0.1, what=f"{looks} to fall and rise")
+    wait_until(drained_and_refilled, PATIENCE, every=0.1, what="the bar to fall and rise")
     assert lease.renewals > 0
     # In jumps of a second, it would stand still in most looks.
     assert len(set(looks)) >= min(8, len(looks) / 2), looks
