@@ -12,7 +12,7 @@ from celery_locks.model import Holder
 from tests.browser.desk import PATIENCE, WORKER, Desk, no_sideways_scroll, row, somebody
 from tests.support.waiting import wait_until
 
-LONG = "catalogue:" + "import-" * 60
+LONG = "catalogue:" + "x" * 400  # nowhere to break it
 PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
 
 
