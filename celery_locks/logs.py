@@ -72,7 +72,7 @@ def write(event: LockEvent) -> None:
     said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
-    logger.log(LEVELS[event.kind], sentence % said, extra=fields_of(event))
+    logger.log(LEVELS[event.kind], sentence, said, extra=fields_of(event))
 
 
 def owed(lock: str, why: object) -> None:
