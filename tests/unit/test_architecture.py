@@ -41,6 +41,7 @@ ROOMS_OF = {
     "uvicorn": {"cli"},
     "prometheus_client": {"metrics"},
     "opentelemetry": {"otel"},
+    "django": {"django"},
 }
 
 EXTRAS = {
