@@ -213,6 +213,8 @@ def on_terminal(rig: Rig, prefix: str) -> str:
 
 def test_command_serves_the_whole_fleet(rig: Rig, watched: Watched) -> None:
     """One exporter beside the workers, which asks the server and nobody else."""
+    rig.task("work").delay("fleet").get(timeout=PATIENCE)
+    watched.wait(1, "acquired_total", "work")
     command = [sys.executable, "-c", "from celery_locks.cli import main; main()"]
     command += ["--url", rig.server.url, "metrics", "--port", "0"]
     serving = subprocess.Popen(
