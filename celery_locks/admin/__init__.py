@@ -14,13 +14,14 @@ from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
 from celery_locks.admin.leftovers import QUEUED_FOR, TIMES_USUAL, Stale, Swept, stale, sweep
 from celery_locks.admin.lint import Finding, check, check_server
-from celery_locks.admin.listing import LockState, is_glob, list_locks, matcher
+from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import Detail, Liveness, info
 from celery_locks.admin.trimming import trim
 from celery_locks.admin.usual import Usual, usual
 
 __all__ = [
     "QUEUED_FOR",
+    "SORTS",
     "TIMES_USUAL",
     "Detail",
     "Finding",
@@ -50,5 +51,6 @@ __all__ = [
     "told",
     "trim",
     "usual",
+    "wanted",
     "why",
 ]

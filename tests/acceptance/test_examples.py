@@ -19,7 +19,14 @@ SENTENCES = {
     "ordering": ["two stand in line behind it", "Never two of ann's at once"],
     "semaphore": ["9 places found", "At most 3 were inside at once"],
     "agent_runs": ["r1 again: skipped", "r1: stopped", "2 runs cleaned up after themselves, 0 are"],
-    "task_locks": ["task_lock_context raises: held by pid", "release_task_lock: True; left: []"],
+    "task_locks": [
+        "task_lock_context raises: held by pid",
+        "release_task_lock: True; left: []",
+        "GET /api/v1/tasks/locks: task_lock:42, nightly report[42] on scheduler-1",
+        "GET /api/v1/tasks/42/lock: locked True",
+        "POST /api/v1/tasks/42/release-lock: freed task_lock:42",
+        "by ann over the web from 127.0.0.1 with write key 1, because stuck",
+    ],
     "request_binding": ["1 job, 1 created it", "leaves no binding", "(False, 'job-0')"],
     "message_absorption": ["is killed -9 in the middle", "60 messages remembered, 0 lost, 0 twice"],
     "payments_and_flash_sale": ["booked 1 time", "no mark is left", "100 buyers have 100 items, 0"],
@@ -49,5 +56,5 @@ def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     assert done.stderr == ""
     for sentence in SENTENCES[name]:
         assert sentence in done.stdout
-    assert took < 20
+    assert took < 45, "on two cores with other work; alone it takes a few seconds"
     wait_until(lambda: not processes_in(tmp_path), what="its processes to be gone")

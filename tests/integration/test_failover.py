@@ -104,7 +104,7 @@ def test_lock_that_was_not_replicated_is_told_as_lost(
     trio.wait_failover(old)
     news.wait(lease, "lost", 6)
     expect_known(lease, told, holders_of(face, "forgotten"))
-    later = wait_until(lambda: acquired(face, "forgotten", ttl=6), 5)
+    later = wait_until(lambda: acquired(face, "forgotten", ttl=6), 15)
     assert later.fence > lease.fence
     assert face.release(lease) is False
     later.check()
@@ -124,11 +124,11 @@ def test_waiter_follows_the_primary_and_does_not_spin(face: Open) -> None:
             target=lambda: served.append(waiter.acquire("queue", ttl=30, wait=20))
         )
         line.start()
-        wait_until(lambda: before.info("queue").waiters, 5)  # type: ignore[union-attr]
+        wait_until(lambda: before.info("queue").waiters, 15)  # type: ignore[union-attr]
 
         sentinel.name_primary(new.host, new.port)
         old.kill()
-        wait_until(lambda: after.info("queue").waiters, 5)  # type: ignore[union-attr]
+        wait_until(lambda: after.info("queue").waiters, 15)  # type: ignore[union-attr]
         asked, began = scripts_run(new), now()
         wait_until(lambda: now() - began > 1.7, 3)
         assert scripts_run(new) - asked < 8, "the waiter spins"
@@ -162,7 +162,7 @@ def test_locks_held_through_the_death_of_a_cluster_primary(
     }
     victim, hit = owner_and_locks(replicated, faces[0], held)
     keys = victim.ask("DBSIZE")
-    wait_until(lambda: keys in [replica.ask("DBSIZE") for replica in replicated.replicas], 5)
+    wait_until(lambda: keys in [replica.ask("DBSIZE") for replica in replicated.replicas], 15)
     victim.kill()
     since = {name: lease.renewals for name, (_, lease) in held.items()}
     replicated.wait_ok()

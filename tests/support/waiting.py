@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def wait_until(
-    condition: Callable[[], T], deadline: float = 5.0, every: float = 0.01, what: str = ""
+    condition: Callable[[], T], deadline: float = 15.0, every: float = 0.01, what: str = ""
 ) -> T:
     """Return the first true value of `condition`; an AssertionError says what never came.
 

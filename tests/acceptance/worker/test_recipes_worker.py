@@ -141,6 +141,6 @@ def test_stop_reaches_the_running_task(site: Site, key: str, task: str) -> None:
         wait_until(lambda: result.state == "FAILURE", 10, what="StopRequested in the task")
         assert "StopRequested" in repr(result.result)
         assert site.count(f"rude {key} cleaned up") == 1
-    wait_until(lambda: not site.locks.is_locked(key), 5, what="the lock to be free")
+    wait_until(lambda: not site.locks.is_locked(key), 15, what="the lock to be free")
     again = site.send("pay", key)
     assert again.get(timeout=20) == {"paid": key}, "the worker's next task is untouched"
