@@ -251,8 +251,8 @@ def served(rig: Rig, *arguments: str, alone: bool = True, **more: str) -> Iterat
         assert address, line + process.communicate(timeout=PATIENCE)[1]
         yield address.group()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in said[1]
+        assert process.communicate(timeout=PATIENCE)[1] == ""
+        assert process.returncode == 0
     finally:
         process.kill()
         process.communicate()
@@ -301,10 +301,11 @@ def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
     [
         ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
         (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
-        (["--open", "--host", "::"], "--open is for this machine only, and :: is not"),
-        (["--open", "--port", "65536"], "65536 is not in the range"),
-        (["--open", "--host", "192.0.2.1"], "--open is for this machine only"),
-        (["--open", "--host", "127.0.0.1", "--port", "{taken}"], "Nothing can be served at"),
+        (
+            ["--open", "--host", "::", "--port", "0"],
+            "--open is for this machine only, and :: is not",
+        ),
+        (["--open", "--port", "{taken}"], "Nothing can be served at"),
     ],
 )
 def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:
