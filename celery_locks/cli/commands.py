@@ -20,6 +20,7 @@ from celery_locks.cli.desk import (
     say_json,
     say_json_list,
 )
+from celery_locks.cli.metrics import metrics
 from celery_locks.cli.render import HEADS, detail_lines, rows, table
 from celery_locks.cli.web import web
 from celery_locks.integration.roll_call import PATIENCE
@@ -317,6 +318,9 @@ def sweep(
         say(swept.doubt)
     if not swept.freed and not swept.spared and not swept.doubt:
         say("No worker is missing, and no message.")
+    if swept.trimmed:
+        word = "Would clear" if dry_run else "Cleared"
+        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
 
 
 @click.command("top")
@@ -413,5 +417,19 @@ def reset_done(desk: Desk, key: str, as_json: bool) -> None:
 
 COMMANDS = {
     command.name or "": command
-    for command in (list_, info, why, release, stop, stale, sweep, top_, history, check, once, web)
+    for command in (
+        list_,
+        info,
+        why,
+        release,
+        stop,
+        stale,
+        sweep,
+        top_,
+        history,
+        check,
+        once,
+        metrics,
+        web,
+    )
 }

@@ -1,0 +1,25 @@
+"""A model without a table: it gives the locks their place in the admin, and their permissions.
+
+The app has no migrations folder. Django then makes no migration for it, and an unmanaged model gets
+no table either; content type and permissions are made after any ``migrate``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from celery_locks.cli.render import plain
+
+
+class Lock(models.Model):  # type: ignore[misc]
+    name = models.CharField(primary_key=True, max_length=512)
+
+    class Meta:
+        managed = False
+        default_permissions = ("view",)
+        permissions: ClassVar = [("release_lock", "Can release a lock")]
+
+    def __str__(self) -> str:
+        return plain(self.name)
