@@ -68,7 +68,8 @@ def create_app(
     """
     door = opened(read_keys, write_keys, authorize, open_to_all)
     site = _site_of(source)
-    guard = Middleware(_Guard, RequestLimit(requests_per_minute), loopback_only)
+    limit = RequestLimit(requests_per_minute)
+    guard = Middleware(_Guard, limit=limit, loopback_only=loopback_only)
     app = Starlette(
         routes=[
             *page_routes(),
