@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from celery_locks import admin
@@ -70,6 +71,7 @@ def holders(rig: Rig, name: str) -> list[str]:
 def test_index_shows_the_locks(root: Visitor, site: str) -> None:
     """Where people look for it; but not to staff who may not see them."""
     assert root.get("/admin/").links("Locks") == [LOCKS]
+    assert httpx.get(site + LOCKS).headers["location"].startswith("/admin/login/")
     sam = Visitor(site, "sam")
     assert LOCKS not in sam.get("/admin/").html
     for url in (LOCKS, LOCK, RELEASE, STOP, f"{LOCKS}acts/"):
