@@ -34,7 +34,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
-		tests/contract tests/integration tests/acceptance $(ARGS)
+		tests/contract tests/integration tests/acceptance tests/browser $(ARGS)
 
 test-oldest: ## the promises in short, on the oldest Celery and redis-py supported
 	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest

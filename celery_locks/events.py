@@ -1,7 +1,14 @@
 """One frozen event for everything that happens to a lock, and the list of who wants to know.
 
-Logs, metrics and traces subscribe here; nothing below knows of them. A subscriber that fails is
-logged and never stands in the way of a release. Events are made only when somebody subscribed.
+Each event is also a line in the log (``logs.py``), if that is wanted at its level. Metrics and
+traces subscribe here; nothing below knows of them. A subscriber that fails is logged and never
+stands in the way of a release. Events are made only when somebody subscribed or reads the log.
+
+Where they happen, seen with a prefork worker: whatever a task does to its lock (acquired, conflict,
+released, skipped, requeued, unlocked, and lost) in the child, in the task's own thread; renewed,
+suspended and freed in the worker's main process, in the keeper's thread; duplicate, and the lock of
+a message in the queue, in the process that publishes. With the other pools all is in one process,
+but lost, stop and renewed come from the keeper's thread.
 """
 
 from __future__ import annotations
@@ -11,6 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from celery_locks import logs
 
 logger = logging.getLogger("celery_locks")
 
@@ -29,12 +38,17 @@ Kind = Literal[
     "requeued",
     "duplicate",
     "unlocked",
+    "freed",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """Something happened to the lock ``name``; ``token`` and ``fence`` say to which lease."""
+    """Something happened to the lock ``name``; ``token`` and ``fence`` say to which lease.
+
+    ``detail`` has what the kind calls for: ``task`` and ``task_id`` where a task is concerned,
+    ``waited``, ``held_for``, ``policy``, ``why``, ``conflict`` …
+    """
 
     kind: Kind
     name: str
@@ -65,11 +79,13 @@ def _unsubscribe(subscriber: Subscriber) -> None:
 
 
 def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
-    """Tell the subscribers, if any; never raises."""
-    if not _subscribers:
+    """Write it down and tell the subscribers, if anybody wants to know; never raises."""
+    level = logs.LEVELS.get(kind)
+    is_logged = level is not None and logger.isEnabledFor(level)
+    if not (is_logged or _subscribers):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)
-    for subscriber in _subscribers:
+    for subscriber in (logs.write, *_subscribers) if is_logged else _subscribers:
         try:
             subscriber(event)
         except Exception:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -51,7 +51,8 @@ NOTED = 1.0
 class How(TypedDict, total=False):
     """What is not everybody's to ask for; see ``verbs``.
 
-    Of tasks: a token from, and a keeper in, another process. Of recipes: ``once``.
+    Of tasks: a token from, and a keeper in, another process; ``policy`` is for the events only.
+    Of recipes: ``once``.
     """
 
     token: str
@@ -61,6 +62,7 @@ class How(TypedDict, total=False):
     replaces: str
     supersedes: tuple[str, float]
     once: Once | None
+    policy: str
 
 
 def new_token() -> str:
@@ -92,17 +94,28 @@ class Flows(Generic[L]):
     ) -> Flow[L | Conflict | Done]:
         token = how.get("token") or new_token()
         began = now()
+        asker: dict[str, Any] = {"task": holder.task, "task_id": holder.task_id}
         try:
             answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
             if isinstance(answer, Conflict):
-                events.emit("conflict", spec.name, token, conflict=answer, waited=now() - began)
+                how_long, policy = now() - began, how.get("policy", "direct")
+                events.emit(
+                    "conflict",
+                    spec.name,
+                    token,
+                    conflict=answer,
+                    waited=how_long,
+                    policy=policy,
+                    **asker,
+                )
             if isinstance(answer, Conflict | Done):
                 return answer
             lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
             if not how.get("kept_elsewhere"):
                 due = None if granted == spec.ttl else now() + lease.remaining / 3
                 keeper.keep(lease, self._store, self.verbs, due)
-            events.emit("acquired", spec.name, token, answer, waited=now() - began)
+            lease.task, lease.task_id = holder.task, holder.task_id
+            events.emit("acquired", spec.name, token, answer, waited=now() - began, **asker)
             return lease
         except BaseException as error:
             keeper.discard(token)
@@ -116,7 +129,7 @@ class Flows(Generic[L]):
                     spec.name, token, self._store, self.verbs, until, doubtful=True, marks=marks
                 )
             if isinstance(error, LockUnavailable):
-                events.emit("unavailable", spec.name, token, why=str(error))
+                events.emit("unavailable", spec.name, token, why=str(error), **asker)
             raise
         finally:
             if spec.wait:
@@ -252,9 +265,7 @@ class Flows(Generic[L]):
                 past=past,
             )
             raise
-        events.emit(
-            "released", lease.name, lease.token, lease.fence, held_for=lease.held_for, ours=ours
-        )
+        lease.tell("released", held_for=lease.held_for, ours=ours)
         return ours
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:

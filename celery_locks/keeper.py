@@ -349,7 +349,10 @@ class Keeper:
             self._debts.pop(debt.token, None)
             if debt.trouble:
                 logger.warning(
-                    "lock %r could not be given back and lapses: %s", debt.name, debt.trouble
+                    "lock %r could not be given back and lapses: %s",
+                    debt.name,
+                    debt.trouble,
+                    extra={"event": "lapses", "lock": debt.name},
                 )
 
 

@@ -76,6 +76,8 @@ class BaseLease:
         self._on_lost = on_lost
         self.on_stop: OnStop | None = None
         self.stop_requested = False
+        self.task: str | None = None
+        self.task_id: str | None = None
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
 
@@ -170,48 +172,50 @@ class BaseLease:
             self._deadline = min(self._deadline, until) if nearer else max(self._deadline, until)
             self._suspended = False
             self.renewals += 1
-        events.emit("revived" if revived else "renewed", self.name, self.token, self.fence)
+        self.tell("revived" if revived else "renewed")
 
     def suspend(self, why: BaseException) -> None:
         """A renewal failed; said once for each time it begins."""
         if self._suspended or self._end:
             return
         self._suspended = True
-        logger.warning(
-            "lock %r could not be renewed, trying again for %.1f s: %s",
-            self.name,
-            self.remaining,
-            why,
-        )
-        events.emit("suspended", self.name, self.token, self.fence, why=str(why))
+        self.tell("suspended", why=str(why), remaining=self.remaining)
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
         """It is gone; ``revoked`` if an operator took it, which then is the reason."""
         if not self._finish(State.LOST, reason, revoked):
             return
         error = self.loss(reason)
-        logger.error("%s", error)
         if self._on_lost:
             try:
                 self._on_lost(self, error)
             except Exception:
                 logger.exception("on_lost of lock %r failed", self.name)
-        events.emit(
-            "lost", self.name, self.token, self.fence, why=error.reason, revoked=bool(revoked)
-        )
+        self.tell("lost", why=error.reason, revoked=bool(revoked))
 
     def request_stop(self) -> None:
         """Said with every renewal from then on; heard once."""
         if self.stop_requested or self._end:
             return
         self.stop_requested = True
-        logger.info("the holder of lock %r is asked to stop", self.name)
         if self.on_stop:
             try:
                 self.on_stop(self, StopRequested(self.name))
             except Exception:
                 logger.exception("on_stop of lock %r failed", self.name)
-        events.emit("stop", self.name, self.token, self.fence)
+        self.tell("stop")
+
+    def tell(self, kind: events.Kind, **detail: Any) -> None:
+        """An event of this lease."""
+        events.emit(
+            kind,
+            self.name,
+            self.token,
+            self.fence,
+            task=self.task,
+            task_id=self.task_id,
+            **detail,
+        )
 
     def finish_release(self) -> bool:
         """Mark it released; False if it had ended before."""

@@ -234,6 +234,10 @@ class Locks:
         """Send one call of ``self.verbs``; for the layers above, such as ``admin``."""
         return self._store.perform(call)
 
+    def store_apart(self) -> Store:
+        """One with connections of its own, for a thread beside the keeper's and the callers'."""
+        return self._store.twin().twin()
+
     def close(self) -> None:
         """Close idle connections; what is held stays held and renewed."""
         self._store.close()

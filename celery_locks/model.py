@@ -11,7 +11,7 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -105,6 +105,18 @@ class Holder:
         return self.token.startswith("-")
 
     @property
+    def renewals(self) -> int:
+        """About how often it was renewed, reckoned: renewals come every third of the ttl.
+
+        The store keeps no count, which would cost a write with each. Those that came early, along
+        with another lease's, make it a few more than reckoned.
+        """
+        if self.is_kept or self.is_queued or not self.fence or not self.ttl:
+            return 0
+        last = self.expires_at - self.ttl
+        return max(0, round((last - self.acquired_at) / (self.ttl / 3)))
+
+    @property
     def attempt(self) -> int:
         """One number that grows with every message of the job; 0 while the first is only queued."""
         return self.replaced * REPLACED + self.retries + 1
@@ -134,8 +146,15 @@ class Holder:
             "ttl": self.ttl,
             "acquired_at": self.acquired_at,
             "expires_at": self.expires_at,
+            "renewals": self.renewals,
             **({"extra": dict(self.extra)} if self.extra else {}),
         }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+        """What ``as_dict`` made, also by another version of this library."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{word: value for word, value in said.items() if word in known})
 
     def about(self) -> str:
         """The part that is stored as said; task id and retries have fields of their own."""
@@ -284,7 +303,7 @@ class Conflict:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        holders = tuple(Holder(**holder) for holder in said["holders"])
+        holders = tuple(Holder.from_dict(holder) for holder in said["holders"])
         as_of = said.get("as_of", 0.0)
         return cls(said["name"], holders, said["lapses_in"], said["position"], as_of)
 

@@ -16,7 +16,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.store.verbs import DEFAULT_PREFIX
 
 PREFIX = "locks_"
-_OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "url_options")
+_OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "events", "url_options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Settings:
     shards: int | None = None
     keep_invisible: bool = True
     done_ttl: float = 600.0
+    events: bool = True
     task: Mapping[str, Any] = field(default_factory=dict)
 
 

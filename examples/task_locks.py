@@ -1,16 +1,25 @@
-"""A scheduler's task locks: nine plain functions and a context manager, over one server.
+"""A scheduler's task locks: nine plain functions, a context manager and REST, over one server.
 
 What the hand-built one had, under the same names; what it never built, the renewal, comes with it:
 ``timeout`` is how long a lock survives its process, not how long the task may take. The REST calls
-come with the web surface (GET /api/v1/tasks/locks and its like).
+find a task by its id: Celery tasks have one by themselves, others say theirs in ``holder``.
 
     python -m examples.task_locks
 """
 
+import json
+import socket
 import subprocess
 import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from celery_locks import TaskLockAcquireError
+import uvicorn
+
+from celery_locks import Holder, Locks, TaskLockAcquireError
 from celery_locks.task_lock import (
     acquire_task_lock,
     configure,
@@ -25,6 +34,7 @@ from celery_locks.task_lock import (
     task_lock_context,
 )
 from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.web import create_app
 from examples import _run
 
 OTHER = """
@@ -38,12 +48,14 @@ time.sleep(60)
 
 def show() -> None:
     with EmbeddedServer() as server:
-        configure(server.url)
+        locks = configure(server.url)
         other = subprocess.Popen(
             [sys.executable, "-c", OTHER, server.url], stdout=subprocess.PIPE, cwd=_run.ROOT
         )
         try:
             _show(other)
+            with _served(locks) as address:
+                _show_rest(locks, address)
         finally:
             other.kill()
             other.communicate()
@@ -73,6 +85,45 @@ def _show(other: "subprocess.Popen[bytes]") -> None:
     with task_lock_context("task_lock:42") as got:
         _run.say(f"Then task_lock_context yields {got}.")
     _run.say(f"release_task_lock: {release_task_lock(key)}; left: {list_all_task_locks()}.")
+
+
+def _show_rest(locks: Locks, address: str) -> None:
+    holder = Holder(task_id="42", task="nightly report", worker="scheduler-1")
+    lease = locks.acquire("task_lock:42", ttl=60, holder=holder)
+    _run.say(f"Task 42 runs again: {lease is not None}; now over REST, with an API key.")
+    for row in _asked(f"{address}/api/v1/tasks/locks")["locks"]:
+        said = f"{row['name']}, {row['task']}[{row['task_id']}] on {row['worker']}"
+        _run.say(f"GET /api/v1/tasks/locks: {said}.")
+    found = _asked(f"{address}/api/v1/tasks/42/lock")
+    _run.say(f"GET /api/v1/tasks/42/lock: locked {found['locked']}.")
+    freed = _asked(f"{address}/api/v1/tasks/42/release-lock", by="ann", reason="stuck")["freed"]
+    _run.say(f"POST /api/v1/tasks/42/release-lock: freed {freed[0]['name']}.")
+    _run.say(f"is_task_locked: {is_task_locked('task_lock:42')}.")
+    [act] = _asked(f"{address}/api/v1/locks/history?name=task_lock:42&limit=1")["acts"]
+    _run.say(f"GET /api/v1/locks/history: by {act['by']}, because {act['why']}.")
+
+
+def _asked(address: str, **body: str) -> Any:
+    """A GET; or with a body, a POST."""
+    headers = {"X-API-Key": "ops-key", "Content-Type": "application/json"}
+    data = json.dumps(body).encode() if body else None
+    with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as answer:
+        return json.load(answer)
+
+
+@contextmanager
+def _served(locks: Locks) -> Iterator[str]:
+    """The web surface on a free port, here in a thread; `celery-locks web` does it for good."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    web = create_app(locks, write_keys=["ops-key"])
+    server = uvicorn.Server(uvicorn.Config(web, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def again(key: str) -> bool:

@@ -3,7 +3,7 @@
 The surfaces (command line, web, plain functions) call this and hold no rules of their own.
 ``listing.py``: which locks there are. ``liveness.py``: whether a holder lives. ``explain.py``:
 the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``leftovers.py``: what
-was left behind. ``lint.py``: what is set up wrongly.
+was left behind. ``trimming.py``: what is kept beyond need. ``lint.py``: what is set up wrongly.
 ``done.py``: work that is marked as done. ``usual.py``: how long a hold usually takes.
 
 An ``app`` is a Celery app; where there is none, the answers do without Celery's.
@@ -14,12 +14,14 @@ from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
 from celery_locks.admin.leftovers import QUEUED_FOR, TIMES_USUAL, Stale, Swept, stale, sweep
 from celery_locks.admin.lint import Finding, check, check_server
-from celery_locks.admin.listing import LockState, is_glob, list_locks, matcher
+from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import Detail, Liveness, info
+from celery_locks.admin.trimming import trim
 from celery_locks.admin.usual import Usual, usual
 
 __all__ = [
     "QUEUED_FOR",
+    "SORTS",
     "TIMES_USUAL",
     "Detail",
     "Finding",
@@ -47,6 +49,8 @@ __all__ = [
     "sweep",
     "this_operator",
     "told",
+    "trim",
     "usual",
+    "wanted",
     "why",
 ]

@@ -154,7 +154,7 @@ def _about_nothing(locks: Locks, subject: str, app: Any) -> Iterator[str]:
 def _conflict(value: Any) -> str:
     """What a skip or a conflict says of the lock that was in the way."""
     if isinstance(value, dict) and value.get("skipped") and value.get("lock"):
-        holder = Holder(**value["holder"]) if value.get("holder") else "nobody we know"
+        holder = Holder.from_dict(value["holder"]) if value.get("holder") else "nobody we know"
         return f": it was skipped because lock {value['lock']!r} was held by {holder}"
     if isinstance(value, LockConflict):
         conflict: Conflict = value.conflict

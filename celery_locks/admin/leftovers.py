@@ -16,6 +16,7 @@ from typing import Any
 from celery_locks.admin.acts import force_release
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Liveness, judge, last_renewed, without_message
+from celery_locks.admin.trimming import trim
 from celery_locks.admin.usual import Usual, is_at_work, times, usual
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.queues import absent
@@ -72,17 +73,20 @@ class Swept:
     """Whom the locks were taken from, and those whose worker is silent but may yet renew.
 
     ``doubt`` says why places in the queue were left that may have lost their message; usually none.
+    ``trimmed`` entries of the store, which nobody needed any more, were cleared up as well.
     """
 
     freed: tuple[Stale, ...]
     spared: tuple[Stale, ...]
     doubt: str = ""
+    trimmed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "freed": [one.as_dict() for one in self.freed],
             "spared": [one.as_dict() for one in self.spared],
             "doubt": self.doubt,
+            "trimmed": self.trimmed,
         }
 
 
@@ -180,7 +184,7 @@ def sweep(
     timeout: float = PATIENCE,
     queued_for: float = QUEUED_FOR,
 ) -> Swept:
-    """Free the locks of workers that are gone, and of messages that are nowhere.
+    """Free the locks of workers that are gone, and of messages that are nowhere; trim the store.
 
     Gone is who did not answer twice and whose renewal is overdue. ``wait`` so many seconds for the
     latter where only the former is certain. What else a dead worker held lapses by itself.
@@ -198,7 +202,7 @@ def sweep(
     gone += purged
     if not dry_run:
         gone = [one for one in gone if _free(locks, one, by)]
-    return Swept(tuple(gone), tuple(spared), doubt)
+    return Swept(tuple(gone), tuple(spared), doubt, trim(locks, dry_run=dry_run))
 
 
 def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from celery_locks.errors import LockUsageError
 from celery_locks.locks import Locks
@@ -13,6 +13,17 @@ from celery_locks.model import Holder, LockInfo
 from celery_locks.store.verbs import Page
 
 LockState = Literal["held", "waiting", "queued"]
+# So many take the server about 1 ms: 100 take 2 to 5, which others would feel.
+_PAGE = 40
+
+
+# How a list may be sorted; each begins with what an operator looks for first.
+SORTS: dict[str, Callable[[LockInfo], Any]] = {
+    "name": lambda lock: lock.name,
+    "held": lambda lock: min((h.acquired_at for h in lock.holders), default=float("inf")),
+    "remaining": lambda lock: lock.remaining,
+    "waiting": lambda lock: -len(lock.waiters),
+}
 
 
 class Filter(TypedDict, total=False):
@@ -33,15 +44,20 @@ def list_locks(locks: Locks, **filters: Unpack[Filter]) -> Iterator[LockInfo]:
 
     A lock that is held throughout is listed exactly once, whatever happens to the others meanwhile.
     """
-    wanted = _Wanted.of(filters)
-    return (info for info in _all(locks) if wanted(info))
+    is_wanted = wanted(**filters)
+    return (info for info in _all(locks) if is_wanted(info))
+
+
+def wanted(**filters: Unpack[Filter]) -> Callable[[LockInfo], bool]:
+    """Whether a lock is among those asked for; for lists that are there already."""
+    return _Wanted.of(filters)
 
 
 def _all(locks: Locks) -> Iterator[LockInfo]:
     seen: set[str] = set()
     cursor = ""
     while True:
-        page: Page = locks.perform(locks.verbs.page(cursor))
+        page: Page = locks.perform(locks.verbs.page(cursor, _PAGE))
         for info in page.locks:
             if info.name not in seen:
                 seen.add(info.name)
@@ -57,8 +73,13 @@ def is_glob(text: str) -> bool:
 
 def matcher(glob: str) -> Callable[[str], bool]:
     """``*`` is any text, ``?`` any one character; brackets are themselves: names contain them."""
-    parts = {"*": ".*", "?": "."}
-    pattern = re.compile("".join(parts.get(c) or re.escape(c) for c in glob), re.DOTALL)
+    first, *others = (
+        "".join("." if c == "?" else re.escape(c) for c in p) for p in glob.split("*")
+    )
+    # Atomic, at the first place where it fits: with plain stars a long glob takes for ever to fail.
+    inner = "".join(f"(?>.*?{part})" for part in others[:-1])
+    last = f".*{others[-1]}" if others else ""
+    pattern = re.compile(first + inner + last, re.DOTALL)
     return lambda name: pattern.fullmatch(name) is not None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, get_args
 
@@ -20,16 +20,11 @@ from celery_locks.cli.desk import (
     say_json,
     say_json_list,
 )
+from celery_locks.cli.metrics import metrics
 from celery_locks.cli.render import HEADS, detail_lines, rows, table
+from celery_locks.cli.web import web
 from celery_locks.integration.roll_call import PATIENCE
 from celery_locks.model import Holder, LockInfo
-
-_SORTS: dict[str, Callable[[LockInfo], Any]] = {
-    "name": lambda lock: lock.name,
-    "held": lambda lock: min((h.acquired_at for h in lock.holders), default=float("inf")),
-    "remaining": lambda lock: lock.remaining,
-    "waiting": lambda lock: -len(lock.waiters),
-}
 
 timeout_option = click.option(
     "--timeout",
@@ -61,7 +56,7 @@ def filter_options(command: Any) -> Any:
 
 @click.command("list")
 @filter_options
-@click.option("--sort", type=click.Choice(list(_SORTS)), help="As the server has them if not.")
+@click.option("--sort", type=click.Choice(list(admin.SORTS)), help="As the server has them if not.")
 @click.option("--limit", type=click.IntRange(1))
 @json_option
 @pass_desk
@@ -71,7 +66,7 @@ def list_(
     """The locks that are held or waited for; GLOB is of names, with * and ?."""
     found: Iterator[LockInfo] = admin.list_locks(desk.locks, **filters)
     if sort:
-        found = iter(sorted(found, key=_SORTS[sort]))
+        found = iter(sorted(found, key=admin.SORTS[sort]))
     found = islice(found, limit)
     if as_json:
         say_json_list(lock.as_dict() for lock in found)
@@ -323,6 +318,9 @@ def sweep(
         say(swept.doubt)
     if not swept.freed and not swept.spared and not swept.doubt:
         say("No worker is missing, and no message.")
+    if swept.trimmed:
+        word = "Would clear" if dry_run else "Cleared"
+        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
 
 
 @click.command("top")
@@ -419,5 +417,19 @@ def reset_done(desk: Desk, key: str, as_json: bool) -> None:
 
 COMMANDS = {
     command.name or "": command
-    for command in (list_, info, why, release, stop, stale, sweep, top_, history, check, once)
+    for command in (
+        list_,
+        info,
+        why,
+        release,
+        stop,
+        stale,
+        sweep,
+        top_,
+        history,
+        check,
+        once,
+        metrics,
+        web,
+    )
 }

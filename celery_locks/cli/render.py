@@ -68,7 +68,7 @@ def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
         yield (
             f"  held for {span(lock.as_of - holder.acquired_at)}, "
             f"lapses in {span(holder.expires_at - lock.as_of)} unless renewed "
-            f"(ttl {holder.ttl:g} s)"
+            f"(ttl {holder.ttl:g} s, renewed about {holder.renewals} times)"
         )
         yield f"  {sentence}"
     for place, waiter in enumerate(lock.waiters, 1):

@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.states import READY_STATES, RETRY
 from kombu.exceptions import OperationalError
 
-from celery_locks import events, keys, policy
+from celery_locks import events, keys, logs, policy
 from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import (
@@ -168,6 +168,7 @@ class Execution:
             frees=self._place_beside(name),
             supersedes=self._replaced(),
             once=self.once.question if self.once else None,
+            policy=self.options.on_conflict,
         )
 
     def _queued(self) -> tuple[str, str]:
@@ -289,7 +290,7 @@ class Execution:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
             self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, marks=marks)
         except LockUnavailable as error:
-            logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+            logs.owed(lease.name, error)
 
     # What is told to Celery when the task does not run.
 
@@ -330,10 +331,12 @@ class Execution:
 
     def _skip(self, conflict: Conflict) -> dict[str, Any]:
         holder = conflict.holders[0].as_dict() if conflict.holders else None
-        logger.info("task %s[%s] is skipped: %s", self.task.name, self.request.id, conflict)
-        events.emit("skipped", conflict.name, conflict=conflict, task=self.task.name)
+        self._tell("skipped", conflict.name, conflict=conflict)
         self._send_event("task-skipped", lock=conflict.name, holder=holder)
         return {"skipped": True, "lock": conflict.name, "holder": holder}
+
+    def _tell(self, kind: events.Kind, name: str, **detail: Any) -> None:
+        events.emit(kind, name, self.token, task=self.task.name, task_id=self.request.id, **detail)
 
     def _send_event(self, kind: str, **fields: Any) -> None:
         if self.request.called_directly or self.request.is_eager:
@@ -356,15 +359,7 @@ class Execution:
         )
         self._publish(again, name)
         self.owes_place = False
-        logger.info(
-            "task %s[%s] is put back for %.1f s: %s (lock %r)",
-            self.task.name,
-            self.request.id,
-            decision.pause,
-            decision.why,
-            name,
-        )
-        events.emit("requeued", name, task=self.task.name, pause=decision.pause)
+        self._tell("requeued", name, pause=decision.pause, why=decision.why)
         raise Ignore(decision.why)
 
     def _publish(self, again: Any, name: str) -> None:
@@ -395,17 +390,9 @@ class Execution:
     def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
         decision = policy.on_unavailable(self.options, self._situation())
         if decision.kind == "requeue":
-            logger.warning("lock %r: %s", name, error)
             self._requeue(name, decision)
         if decision.kind == "run":
-            logger.warning(
-                "task %s[%s] runs without lock %r: %s",
-                self.task.name,
-                self.request.id,
-                name,
-                error,
-            )
-            events.emit("unlocked", name, task=self.task.name, why=str(error))
+            self._tell("unlocked", name, does="runs", why=str(error))
             self.leave_queue()
             return self._call(call)
         self.leave_queue()
@@ -415,8 +402,7 @@ class Execution:
         """The work of this lock is done (``once``): its result, or word that there is none."""
         assert self.once is not None
         repeat = self.once.repeat(mark)
-        logger.info("task %s[%s]: %s (%s)", self.task.name, self.request.id, repeat.reason, name)
-        events.emit("already_done", name, task=self.task.name)
+        self._tell("already_done", name, why=f"does not run: {repeat.reason}")
         self._send_event("task-skipped", lock=name, reason=repeat.reason)
         self.leave_queue()
         if not repeat.has_result and self._situation().has_followers:
@@ -436,7 +422,7 @@ class Execution:
             elif state not in READY_STATES and state != RETRY:
                 # It may be about to store its result, or have died before it could.
                 self._requeue(name, policy.on_done(self._situation()))
-        logger.info("task %s[%s] has run already: this copy is dropped", task.name, request.id)
+        self._tell("already_done", name, why="has run already: this copy is dropped")
         raise Ignore("a copy of this message has run")
 
     def _forget_conflicts(self) -> None:

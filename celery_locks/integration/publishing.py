@@ -30,7 +30,7 @@ from typing import Any, Literal
 from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
-from celery_locks import events, policy
+from celery_locks import events, logs, policy
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.header import HEADER
@@ -118,7 +118,13 @@ class _Publication:
             duplicate = policy.on_duplicate(
                 answer, self.lock, self.task.name, id_is_frozen=self.id_is_frozen
             )
-            events.emit("duplicate", answer.name, conflict=answer, decision=duplicate.decision)
+            events.emit(
+                "duplicate",
+                answer.name,
+                conflict=answer,
+                decision=duplicate.decision,
+                task=self.task.name,
+            )
             replaced = duplicate.other
             if duplicate.decision != "replace" or replaced is None:
                 return self._duplicate(answer, duplicate)
@@ -196,8 +202,14 @@ class _Publication:
         """A message is not lost because the lock server is away: the run has its own say."""
         if self.lock.on_unavailable == "fail" and not self.id_is_frozen:
             raise error
-        logger.warning("task %s is published unlocked: %s", self.task.name, error)
-        events.emit("unlocked", self.name or "", task=self.task.name, why=str(error))
+        events.emit(
+            "unlocked",
+            self.name or "",
+            task=self.task.name,
+            task_id=self.options.get("task_id"),
+            does="is published",
+            why=str(error),
+        )
         return self._plainly()
 
     def _plainly(self) -> Any:
@@ -235,7 +247,7 @@ class _Publication:
         try:
             lease.release()
         except LockUnavailable as error:
-            logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+            logs.owed(lease.name, error)
 
 
 def queue_name(

@@ -42,9 +42,10 @@ def _located(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
     found: dict[str, Any] = {}
     for root in locks.verbs.roots:
         found |= locks.perform(locks.verbs.locate(root, tokens, CALL_LIMIT))
-    # Without expires_at, which the records do not say; a fence of 0 has who only waits.
+    # Without what the records do not say; a fence of 0 has who only waits.
+    unknown = ("expires_at", "renewals")
     return [
-        {"name": name, **{k: v for k, v in holder.as_dict().items() if k != "expires_at"}}
+        {"name": name, **{k: v for k, v in holder.as_dict().items() if k not in unknown}}
         for name, holder in found.values()
         if holder.fence
     ]

@@ -9,7 +9,7 @@ from celery import Task, signals
 
 from celery_locks import keys
 from celery_locks import options as lock_options
-from celery_locks.integration import remote
+from celery_locks.integration import remote, task_events
 from celery_locks.integration.app import locks_of, tasks_run_unlocked
 from celery_locks.integration.execution import (
     Execution,
@@ -85,6 +85,7 @@ class LockedTask(_TypedTask[P, R_co]):
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
         signals.worker_init.connect(remote.register)
+        signals.worker_init.connect(task_events.follow_worker)
         key = cls._lock_said.get("key")
         if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
             keys.check_template(key, signature_of(cls()), f"task {cls.name}")

@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
@@ -50,6 +51,8 @@ class Ward:
     message: Message | None = None
     pid: int | None = None
     name: str | None = None
+    task: str | None = None
+    task_id: str | None = None
     is_dead: bool = False
     is_revoked: bool = False  # before the store was asked for its name; the child is told
     looks: int = 0  # how often the store knew nothing of it since it died
@@ -241,7 +244,7 @@ class Wards:
     def _found(self, ward: Ward, name: str, holder: Any) -> None:
         if holder.fence == 0 and not ward.is_dead:
             return  # it still waits for the lock
-        ward.name = name
+        ward.name, ward.task, ward.task_id = name, holder.task, holder.task_id
         if ward.pid is None:
             ward.pid = holder.pid
             self._watch(ward)
@@ -249,6 +252,7 @@ class Wards:
             spec = LockSpec(name, ward.ttl)
             lease = WardLease(spec, ward.token, holder.fence, now(), lambda *_: self._tell(ward))
             lease.on_stop = lambda *_: self._tell(ward)
+            lease.task, lease.task_id = holder.task, holder.task_id
             keeper.keep(lease, ward.locks.keeper_store, ward.locks.verbs, due=now())
             if ward.token not in self._wards:  # it ended meanwhile, in the main thread
                 keeper.discard(ward.token)
@@ -272,7 +276,7 @@ class Wards:
             self._free(ward, ward.name)
 
     def _free(self, ward: Ward, name: str) -> None:
-        logger.warning("process %s died holding lock %r: it is freed", ward.pid, name)
+        events.emit("freed", name, ward.token, pid=ward.pid, task=ward.task, task_id=ward.task_id)
         store, past = ward.locks.keeper_store, f"process {ward.pid} died"
         until = now() + ward.ttl
         keeper.give_back(name, ward.token, store, ward.locks.verbs, until, past=past)

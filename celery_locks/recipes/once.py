@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
-from celery_locks import events, keys
+from celery_locks import events, keys, logs
 from celery_locks.aio import AsyncLocks
 from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.lease import BaseLease, State
@@ -20,8 +19,6 @@ from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
 from celery_locks.store.recipe_verbs import DonePage, RecipeVerbs
 from celery_locks.store.verbs import Done, Mark
-
-logger = logging.getLogger("celery_locks")
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[..., str]
@@ -166,7 +163,7 @@ def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLea
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     if isinstance(answer, Done):
-        events.emit("already_done", spec.name)
+        events.emit("already_done", spec.name, why="is not done again")
         return once.repeat(answer.mark)
     lease: BaseLease = cast(Any, locks).adopt(answer)
     return lease
@@ -192,7 +189,7 @@ def _release(locks: Locks | AsyncLocks, lease: BaseLease, marks: list[Mark]) -> 
         yield from flows.release(lease, marks=marks)
     except LockUnavailable as error:
         # The keeper goes on trying, with the mark.
-        logger.warning("lock %r is given back as soon as possible: %s", lease.name, error)
+        logs.owed(lease.name, error)
 
 
 # For operators.

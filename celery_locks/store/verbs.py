@@ -31,6 +31,8 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
+# What trim.lua clears up, in the order in which it has to be done.
+TRIMMED = ("records", "index", "stops", "done")
 # What a waiter that is handed the lock has of it until it renews (CLAIM_MS in common.lua).
 CLAIM = 1.0
 
@@ -101,6 +103,13 @@ class Page(NamedTuple):
 
     locks: list[LockInfo]
     cursor: str
+
+
+class Trimmed(NamedTuple):
+    """A step of clearing up: where it goes on ("0": at the end), and how many entries it found."""
+
+    cursor: str
+    entries: int
 
 
 def budget_of(ttl: float) -> float:
@@ -264,6 +273,14 @@ class Verbs:
             return {task: holds for task, holds in found.items() if holds}
 
         return Call(scripts.USUAL, root, tuple(tasks), parse, CALL_LIMIT)
+
+    def trim(self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False) -> Call:
+        """Answers with ``Trimmed``; with ``dry_run`` nothing is removed."""
+
+        def parse(reply: Any) -> Trimmed:
+            return Trimmed(reply[0].decode(), reply[1])
+
+        return Call(scripts.TRIM, root, (part, cursor, PAGE, int(not dry_run)), parse, CALL_LIMIT)
 
     def server(self, root: str) -> Call:
         """Answers with what the server of a shard says of itself (INFO), as a mapping."""

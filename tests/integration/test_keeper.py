@@ -39,6 +39,18 @@ def test_thousand_leases_are_renewed_in_few_calls(
     assert not any("suspended" in news.of(lease) for lease in leases[::100])
 
 
+def test_renewals_that_are_reckoned_are_right_within_one(
+    locks: Open, server: EmbeddedServer
+) -> None:
+    """The store does not count them; the lease does."""
+    face = locks(server.url)
+    lease = face.acquire("a", ttl=3)
+    for count in (0, 1, 3):
+        wait_until(lambda count=count: lease.renewals >= count, 30, what=f"{count} renewals")
+        [holder] = face.info("a").holders
+        assert abs(holder.renewals - lease.renewals) <= 1
+
+
 def test_renewals_block_the_server_briefly(locks: Open, server: EmbeddedServer) -> None:
     """Others wait while a script runs: even the longest of them stays in the milliseconds."""
     face = locks(server.url)

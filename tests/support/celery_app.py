@@ -20,7 +20,7 @@ import redis
 from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
-from celery_locks import LockedTask, LockEvent, current_lease, single_instance, subscribe
+from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
@@ -321,6 +321,8 @@ def _write_event(url: str) -> Any:
 if CONF_VARIABLE in os.environ:
     app = make_app(json.loads(os.environ[CONF_VARIABLE]))
     subscribe(_write_event(app.conf.journal_url))
+    if port := app.conf.get("metrics_port"):
+        metrics.install(app, port=port)
 
     @signals.task_success.connect
     def _note_success(sender: Any = None, **_: Any) -> None:

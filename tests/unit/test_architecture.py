@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From the bottom up. A room may import from its own layer and those below it. The first layer is
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
-    {"errors", "model", "clock", "events", "native"},
+    {"errors", "model", "clock", "events", "logs", "native"},
     {"store"},
     {"lease", "once", "options", "policy", "keys", "settings"},
     {"keeper", "flows", "hints", "locks", "aio"},
@@ -36,6 +36,11 @@ ROOMS_OF = {
     "billiard": {"integration", "cli", "django", "testing"},
     "click": {"cli"},
     "rich": {"cli"},
+    "starlette": {"web"},
+    "anyio": {"web"},
+    "uvicorn": {"cli"},
+    "prometheus_client": {"metrics"},
+    "opentelemetry": {"otel"},
     "django": {"django"},
 }
 

@@ -121,3 +121,30 @@ def test_attempt_grows_with_retries_and_replacements() -> None:
 def test_values_survive_pickling() -> None:
     value = Conflict("a", (Holder(extra={"x": 1}),), 1.0, 1)
     assert pickle.loads(pickle.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("said", "renewals"),
+    [
+        ({"expires_at": 1030.0}, 0),
+        ({"expires_at": 1040.02}, 1),
+        ({"expires_at": 1130.4}, 10),
+        ({"expires_at": 1001.0}, 0),  # a claim out of the queue
+        ({"expires_at": 1130.0, "token": "-x"}, 0),
+        ({"expires_at": 1130.0, "retries": -1}, 0),
+        ({"expires_at": 1130.0, "fence": 0}, 0),
+        ({"expires_at": 1130.0, "ttl": 0.0}, 0),
+    ],
+)
+def test_renewals_are_reckoned(said: dict[str, Any], renewals: int) -> None:
+    """Who waits, a message in the queue and the rest of at_least renew nothing."""
+    usual = {"fence": 7, "ttl": 30.0, "acquired_at": 1000.0}
+    holder = Holder(**{**usual, **said})
+    assert holder.renewals == holder.as_dict()["renewals"] == renewals
+
+
+def test_holder_of_another_version_is_read() -> None:
+    """Results of old and new workers meet in one backend."""
+    said = {**Holder(token="t", pid=4).as_dict(), "a word of tomorrow": 1}
+    assert Holder.from_dict(said) == Holder(token="t", pid=4)
+    assert Holder.from_dict({"token": "t"}) == Holder(token="t")

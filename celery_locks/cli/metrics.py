@@ -1,0 +1,44 @@
+"""``metrics``: answer to Prometheus, from a process of its own or once on the terminal."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from celery_locks.cli import WRONG_INPUT
+from celery_locks.cli.desk import Desk, end, pass_desk, say
+
+PORT = 9187
+
+
+@click.command("metrics")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 for any interface.")
+@click.option("--once", is_flag=True, help="Write them to the terminal instead, and end.")
+@pass_desk
+def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
+    """Serve the metrics of all processes to Prometheus, at http://HOST:PORT/metrics.
+
+    Counts are there of processes that called celery_locks.metrics.install(app).
+    """
+    try:
+        from celery_locks.metrics import collector
+    except ImportError as error:
+        end(
+            WRONG_INPUT,
+            f"Metrics need prometheus-client: pip install celery-locks[metrics] ({error})",
+        )
+    if once:
+        click.echo(collector.exposition(desk.locks), nl=False)
+        return
+    try:
+        server, thread = collector.serve(desk.locks, port, host)
+    except OSError as error:
+        end(WRONG_INPUT, f"Cannot listen on {host}:{port}: {error}")
+    say(f"Metrics are at http://{host}:{server.server_port}/metrics")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,64 @@
+"""The command that serves the web surface; what only it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import click
+
+from celery_locks.cli import WRONG_INPUT
+from celery_locks.cli.desk import Desk, end, pass_desk, say
+
+READ_KEYS, WRITE_KEYS = "CELERY_LOCKS_READ_KEYS", "CELERY_LOCKS_WRITE_KEYS"
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=5557, show_default=True)
+@click.option("--open", "is_open", is_flag=True, help="No credentials; on this machine only.")
+@pass_desk
+def web(desk: Desk, host: str, port: int, is_open: bool) -> None:
+    """Serve the page and the REST calls.
+
+    API keys come from CELERY_LOCKS_READ_KEYS and CELERY_LOCKS_WRITE_KEYS, separated by commas.
+    """
+    try:
+        import uvicorn
+
+        from celery_locks.web import create_app
+        from celery_locks.web.credentials import is_loopback
+    except ImportError as error:
+        end(
+            WRONG_INPUT,
+            f"The web surface is not installed: pip install celery-locks[web] ({error})",
+        )
+    read_keys, write_keys = _keys(READ_KEYS), _keys(WRITE_KEYS)
+    if is_open and not is_loopback(host):
+        end(WRONG_INPUT, f"--open is for this machine only, and {host} is not: use API keys there.")
+    if not is_open and not read_keys and not write_keys:
+        end(WRONG_INPUT, f"Set {READ_KEYS} or {WRITE_KEYS}; or say --open, on this machine only.")
+    app = create_app(
+        desk.locks if desk.app is None else desk.app,
+        read_keys=read_keys,
+        write_keys=write_keys,
+        open_to_all=is_open,
+        loopback_only=is_open,
+    )
+    listening = _listening(host, port)
+    name = f"[{host}]" if ":" in host else host
+    say(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False)).run([listening])
+
+
+def _keys(variable: str) -> list[str]:
+    return [key.strip() for key in os.environ.get(variable, "").split(",") if key.strip()]
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Taken before the server starts, so that trouble is a sentence."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        end(WRONG_INPUT, f"Nothing can be served at {host}, port {port}: {error}.")

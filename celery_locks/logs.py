@@ -1,0 +1,92 @@
+"""The log: one line for each event that matters, in the logger ``celery_locks``.
+
+Every line has the event's fields as attributes of its record, for formatters that write JSON:
+``event``, ``lock``, ``token``, ``fence``, and of the rest (``task``, ``task_id``, ``waited``,
+``held_for``, ``policy``, ``why``, ``holder`` …) those that the event has.
+
+debug: what goes as it should. info: a task that did not run now, and why. warning: somebody should
+look. A renewal that succeeds is no news.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_locks.events import LockEvent
+
+logger = logging.getLogger("celery_locks")
+
+LEVELS: Mapping[str, int] = {
+    "acquired": logging.DEBUG,
+    "conflict": logging.DEBUG,
+    "released": logging.DEBUG,
+    "revived": logging.INFO,
+    "stop": logging.INFO,
+    "skipped": logging.INFO,
+    "requeued": logging.INFO,
+    "duplicate": logging.INFO,
+    "already_done": logging.INFO,
+    "suspended": logging.WARNING,
+    "lost": logging.WARNING,
+    "unavailable": logging.WARNING,
+    "unlocked": logging.WARNING,
+    "freed": logging.WARNING,
+}
+
+_SENTENCES: Mapping[str, str] = {
+    "acquired": "lock %(lock)r is acquired after %(waited).3f s, with fence %(fence)d",
+    "conflict": "lock %(lock)r was asked for in vain, for %(waited).3f s: %(conflict)s",
+    "released": "lock %(lock)r is released after %(held_for).3f s",
+    "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
+    "stop": "the holder of lock %(lock)r is asked to stop",
+    "skipped": "%(who)s is skipped: %(conflict)s",
+    "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),
+    "duplicate": "%(who)s finds its like at publish (%(decision)s): %(conflict)s",
+    "already_done": "%(who)s %(why)s (lock %(lock)r)",
+    "suspended": (
+        "lock %(lock)r could not be renewed, trying again for %(remaining).1f s: %(why)s"
+    ),
+    "lost": "the lease on lock %(lock)r is lost: %(why)s",
+    "unavailable": "lock %(lock)r could not be asked for: %(why)s",
+    "unlocked": "%(who)s %(does)s without lock %(lock)r: the server is away",
+    "freed": "process %(pid)s died holding lock %(lock)r: it is freed",
+}
+
+
+class _Said(dict[str, Any]):
+    """What a sentence may ask for; whoever emitted less than that still gets a line."""
+
+    def __missing__(self, word: str) -> Any:
+        return 0.0 if word in ("waited", "held_for", "pause", "remaining") else "?"
+
+
+def write(event: LockEvent) -> None:
+    """The event as a line."""
+    said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
+    logger.log(LEVELS[event.kind], _SENTENCES[event.kind] % said, extra=fields_of(event))
+
+
+def owed(lock: str, why: object) -> None:
+    """No event: the lock is free when the keeper has been heard, and nobody has to do anything."""
+    fields = {"event": "owed", "lock": lock, "why": str(why)}
+    logger.warning("lock %r is given back as soon as possible: %s", lock, why, extra=fields)
+
+
+def _who(detail: Mapping[str, Any]) -> str:
+    task, task_id = detail.get("task"), detail.get("task_id")
+    if not task:
+        return "a call"
+    return f"task {task}[{task_id}]" if task_id else f"task {task}"
+
+
+def fields_of(event: LockEvent) -> dict[str, Any]:
+    """Plain values only, whatever the event carries."""
+    detail = dict(event.detail)
+    conflict = detail.pop("conflict", None)
+    if conflict is not None and conflict.holders:
+        detail["holder"] = conflict.holders[0].as_dict()
+    about = {"event": event.kind, "lock": event.name, "token": event.token, "fence": event.fence}
+    return about | {word: value for word, value in detail.items() if value is not None}

@@ -1,0 +1,96 @@
+"""Prometheus metrics: counted in every process, summed by the lock server, scraped anywhere.
+
+    from celery_locks import metrics
+
+    metrics.install(app)               # in the module of the app: every process counts
+    metrics.install(app, port=9187)    # and the worker's main process answers to Prometheus
+
+Instead of the port, for one answer for the whole fleet: ``celery -A proj locks metrics``,
+``serve(app, port)`` in a process of yours, or, where metrics are served already,
+``prometheus_client.REGISTRY.register(LocksCollector(Locks.from_app(app)))``. No directory for
+multiprocess mode is needed.
+
+The counts are of the whole prefix, not of one worker: every collector says the same. Scrape one of
+them, or take ``max`` instead of ``sum`` over several.
+
+``recorder.py``: how the counts get there. ``series.py``: what is counted. ``collector.py``: how it
+is exposed; only this needs ``prometheus_client``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_locks import events
+from celery_locks.integration import lifecycle
+from celery_locks.locks import Locks
+from celery_locks.metrics.recorder import Recorder
+
+if TYPE_CHECKING:
+    from celery_locks.metrics.collector import LocksCollector, serve
+
+_recorder: Recorder | None = None
+_unsubscribe: Callable[[], None] | None = None
+
+
+def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> Callable[[], None]:
+    """Count every lock event of this process; ``where`` is a Celery app, ``Locks`` or a URL.
+
+    With ``port`` a worker's main process also serves the metrics there, of the whole prefix.
+    Installed again, it replaces what was; the returned function ends it.
+    """
+    global _recorder, _unsubscribe
+    uninstall()
+    _recorder = Recorder(partial(locks_of, where))
+    _unsubscribe = events.subscribe(_recorder)
+    lifecycle.at_end_of_child(_settle)
+    if port is not None:
+        from celery_locks.metrics import collector  # missing, it is missed here and not at night
+
+        lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
+    return uninstall
+
+
+def uninstall() -> None:
+    """Send what was counted and count no more; a port that is served stays so."""
+    global _recorder, _unsubscribe
+    if _recorder and _unsubscribe:
+        _unsubscribe()
+        _recorder.close()
+    _recorder = _unsubscribe = None
+
+
+def locks_of(where: Any) -> Locks:
+    """The locks that an app, a URL or ``Locks`` means."""
+    if isinstance(where, Locks):
+        return where
+    return Locks.from_url(where) if isinstance(where, str) else Locks.from_app(where)
+
+
+def _settle() -> None:
+    if _recorder:
+        _recorder.settle()
+
+
+def _after_fork() -> None:
+    if _recorder:
+        _recorder.after_fork()
+
+
+atexit.register(_settle)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("LocksCollector", "serve"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from celery_locks.metrics import collector
+
+    return getattr(collector, name)
+
+
+__all__ = ["LocksCollector", "install", "locks_of", "serve", "uninstall"]

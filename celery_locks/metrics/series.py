@@ -1,0 +1,112 @@
+"""What is counted: which event adds what to which series. Pure.
+
+The labels are the task's name and one word out of a few (policy, reason, decision); never the name
+of a lock, of which there are as many as there are invoices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from celery_locks.events import LockEvent
+from celery_locks.lease import NO_LONGER_THERE
+from celery_locks.model import QUEUED_TOKEN
+from celery_locks.store.telemetry_verbs import Field
+
+
+class Counter(NamedTuple):
+    """A counter by task, and by one further label if it has one."""
+
+    help: str
+    label: str = ""
+
+
+class Histogram(NamedTuple):
+    """A histogram of seconds by task; the last bucket, without a bound, is implied."""
+
+    help: str
+    bounds: tuple[float, ...]
+
+
+COUNTERS = {
+    "acquired": Counter("Locks that were acquired."),
+    "conflicts": Counter("Locks that were asked for in vain.", "policy"),
+    "lost": Counter("Leases that ended while their holder was at work.", "reason"),
+    "freed": Counter("Locks of processes that died holding them, freed by their worker."),
+    "renew_failures": Counter("Times that the renewal of a lease began to fail."),
+    "unavailable": Counter("Times that the lock server gave no answer to who asked for a lock."),
+    "unlocked": Counter("Tasks that ran, or were published, without their lock."),
+    "skipped": Counter("Tasks that did not run because their lock was busy."),
+    "requeued": Counter("Tasks that were put back into the queue to try again."),
+    "already_done": Counter("Calls whose work had been done before."),
+    "enqueued": Counter("Messages that took their lock when they were published."),
+    "duplicates": Counter("Calls that found their like queued or running.", "decision"),
+}
+
+HISTOGRAMS = {
+    "wait": Histogram(
+        "Seconds from asking for a lock to having it.",
+        (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+    ),
+    "hold": Histogram(
+        "Seconds from having a lock to giving it back.",
+        (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400),
+    ),
+}
+
+# One event, one count; the rest is spelled out below.
+_PLAIN = {
+    "freed": "freed",
+    "suspended": "renew_failures",
+    "unavailable": "unavailable",
+    "unlocked": "unlocked",
+    "skipped": "skipped",
+    "requeued": "requeued",
+    "already_done": "already_done",
+}
+INFINITY = "+Inf"
+
+
+def sum_of(series: str) -> str:
+    """The series that has a histogram's sum, in microseconds."""
+    return f"{series}_us"
+
+
+def counted(event: LockEvent) -> Iterator[tuple[Field, int]]:
+    """What an event adds."""
+    task, detail = event.detail.get("task") or "", event.detail
+    # The lock of a message in the queue: nobody is at work, and its conflicts are duplicates.
+    is_message = event.token.startswith(QUEUED_TOKEN)
+    match event.kind:
+        case "acquired" if is_message:
+            yield Field("enqueued", task), 1
+        case "acquired":
+            yield Field("acquired", task), 1
+            yield from _observed("wait", task, detail.get("waited", 0.0))
+        case "released" if not is_message:
+            yield from _observed("hold", task, detail.get("held_for", 0.0))
+        case "conflict" if not is_message:
+            yield Field("conflicts", task, detail.get("policy", "")), 1
+        case "lost":
+            yield Field("lost", task, _reason(event)), 1
+        case "duplicate":
+            yield Field("duplicates", task, detail.get("decision", "")), 1
+        case plain if plain in _PLAIN:
+            yield Field(_PLAIN[plain], task), 1
+
+
+def _observed(series: str, task: str, seconds: float) -> Iterator[tuple[Field, int]]:
+    bounds = HISTOGRAMS[series].bounds
+    place = bisect_left(bounds, seconds)
+    bucket = f"{bounds[place]:g}" if place < len(bounds) else INFINITY
+    yield Field(series, task, bucket), 1
+    yield Field(sum_of(series), task), max(0, round(seconds * 1e6))
+
+
+def _reason(event: LockEvent) -> str:
+    """A word for a sentence: ``revoked`` by an operator, ``gone`` from the server, or ``late``."""
+    if event.detail.get("revoked"):
+        return "revoked"
+    return "gone" if event.detail.get("why") == NO_LONGER_THERE else "late"

@@ -1,0 +1,187 @@
+"""The answers: each calls ``admin`` and gives JSON-safe values; what they are asked is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from celery_locks import admin
+from celery_locks.locks import Locks
+from celery_locks.model import Holder, LockInfo
+from celery_locks.web.fields import Asked
+from celery_locks.web.replies import Refusal
+from celery_locks.web.snapshot import Snapshot, server_time
+
+# The order that each sort has where none is asked for: what an operator looks for comes first.
+ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
+_PAST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the answers come from; ``app`` is a Celery app, or None."""
+
+    locks: Locks
+    app: Any
+    snapshot: Snapshot
+
+
+def me(site: Site, asked: Asked) -> dict[str, Any]:
+    now = server_time(site.locks)
+    return {"role": asked["role"], "now": now, "app": site.app is not None}
+
+
+def list_(site: Site, asked: Asked) -> dict[str, Any]:
+    shot = site.snapshot.recent()
+    is_wanted = admin.wanted(**_filters(asked))
+    found = [lock for lock in shot.locks if is_wanted(lock)]
+    usual = ORDERS[asked["sort"]]
+    found.sort(key=admin.SORTS[asked["sort"]], reverse=(asked["order"] or usual) != usual)
+    start = asked["offset"]
+    return {
+        "locks": [lock.as_dict() for lock in found[start : start + asked["limit"]]],
+        "total": len(found),
+        **shot.counts,
+        "as_of": shot.as_of,
+        "read_in": shot.read_in,
+    }
+
+
+def _filters(asked: Asked) -> Any:
+    return {word: asked.get(word) for word in ("glob", "task", "worker", "state")}
+
+
+def info(site: Site, asked: Asked) -> dict[str, Any]:
+    name = asked["name"]
+    detail = admin.info(site.locks, name, site.app)
+    if detail is None:
+        raise Refusal(404, f"Nobody holds lock {name!r} or waits for it.")
+    past = admin.history(site.locks, name, limit=_PAST)
+    return {**detail.as_dict(), "past": [act.as_dict() for act in past]}
+
+
+def why(site: Site, asked: Asked) -> dict[str, Any]:
+    return admin.why(site.locks, asked["subject"], site.app).as_dict()
+
+
+def history(site: Site, asked: Asked) -> dict[str, Any]:
+    how = {word: asked[word] for word in ("limit", "only_acts")}
+    acts = admin.history(site.locks, asked["name"], **how)
+    return {"acts": [act.as_dict() for act in acts]}
+
+
+def stale(site: Site, asked: Asked) -> dict[str, Any]:
+    how = {word: asked[word] for word in ("times_usual", "queued_for")}
+    found = admin.stale(site.locks, site.app, asked["older_than"], **how)
+    return {"stale": [one.as_dict() for one in found]}
+
+
+def check(site: Site, asked: Asked) -> dict[str, Any]:
+    if site.app is None:
+        found = admin.check_server(site.locks)
+    else:
+        found = admin.check(site.locks, site.app)
+    return {"findings": [finding.as_dict() for finding in found]}
+
+
+def done(site: Site, asked: Asked) -> dict[str, Any]:
+    found = islice(admin.list_done(site.locks), asked["limit"])
+    return {"done": [work._asdict() for work in found]}
+
+
+def reset_done(site: Site, asked: Asked) -> dict[str, Any]:
+    key = asked["key"]
+    if not admin.reset_done(site.locks, key):
+        raise Refusal(404, f"No work is marked as done for {key!r}.")
+    return {"key": key, "reset": True}
+
+
+def release(site: Site, asked: Asked) -> dict[str, Any]:
+    name, token = asked["name"], asked["token"]
+    if not any(token in (None, holder.token) for holder in site.locks.holders(name)):
+        raise _nobody(name, token)
+    how = {word: asked[word] for word in ("reason", "by", "grace")}
+    freed = admin.force_release(site.locks, name, token, **how)
+    site.snapshot.look_again([name])
+    if not freed and not asked["grace"]:
+        raise _nobody(name, token)
+    return {"freed": [holder.as_dict() for holder in freed]}
+
+
+def stop(site: Site, asked: Asked) -> dict[str, Any]:
+    name, token = asked["name"], asked["token"]
+    asked_ones = admin.stop(site.locks, name, token, reason=asked["reason"], by=asked["by"])
+    if not asked_ones:
+        raise _nobody(name, token)
+    return {"asked": [holder.as_dict() for holder in asked_ones]}
+
+
+def _nobody(name: str, token: str | None) -> Refusal:
+    holding = f" with token {token!r}" if token else ""
+    return Refusal(404, f"Nobody holds lock {name!r}{holding}.")
+
+
+def sweep(site: Site, asked: Asked) -> dict[str, Any]:
+    if site.app is None:
+        raise Refusal(409, "Only Celery knows which workers live, and no Celery app is known here.")
+    how = {word: asked[word] for word in ("dry_run", "wait", "by", "queued_for")}
+    swept = admin.sweep(site.locks, site.app, **how)
+    if not asked["dry_run"]:
+        site.snapshot.look_again({one.name for one in swept.freed})
+    return swept.as_dict()
+
+
+def task_locks(site: Site, asked: Asked) -> dict[str, Any]:
+    shot = site.snapshot.exact()
+    is_wanted = admin.wanted(**_filters(asked))
+    found = [
+        _row(lock, holder)
+        for lock in shot.locks
+        for holder in lock.holders
+        if holder.task_id and is_wanted(_only(lock, holder))
+    ]
+    return {"locks": found[: asked["limit"]], "total": len(found), "as_of": shot.as_of}
+
+
+def _only(lock: LockInfo, holder: Holder) -> LockInfo:
+    return LockInfo(lock.name, lock.limit, (holder,), (), lock.as_of)
+
+
+def _row(lock: LockInfo, holder: Holder) -> dict[str, Any]:
+    return {"name": lock.name, **holder.as_dict(), "as_of": lock.as_of}
+
+
+def _locks_of(site: Site, task_id: str) -> Iterator[tuple[LockInfo, Holder]]:
+    """What this task holds: found in the list, and then seen to be so."""
+    listed = (
+        lock.name
+        for lock in site.snapshot.exact().locks
+        if any(holder.task_id == task_id for holder in lock.holders)
+    )
+    for name in listed:
+        lock = site.locks.info(name)
+        for holder in lock.holders if lock else ():
+            if lock and holder.task_id == task_id:
+                yield lock, holder
+
+
+def task_lock(site: Site, asked: Asked) -> dict[str, Any]:
+    found = [_row(lock, holder) for lock, holder in _locks_of(site, asked["id"])]
+    return {"task_id": asked["id"], "locked": bool(found), "locks": found}
+
+
+def release_task(site: Site, asked: Asked) -> dict[str, Any]:
+    task_id = asked["id"]
+    held = list(_locks_of(site, task_id))
+    if not held:
+        raise Refusal(404, f"Task {task_id!r} holds no lock.")
+    how = {word: asked[word] for word in ("reason", "by", "grace")}
+    freed = [
+        _row(lock, taken)
+        for lock, holder in held
+        for taken in admin.force_release(site.locks, lock.name, holder.token, **how)
+    ]
+    site.snapshot.look_again({lock.name for lock, _ in held})
+    return {"task_id": task_id, "freed": freed}

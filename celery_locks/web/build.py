@@ -1,0 +1,215 @@
+"""The app, put together: routes out of the table, and a guard around all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from celery_locks.errors import LockError, LockUnavailable, LockUsageError
+from celery_locks.locks import Locks
+from celery_locks.web.answers import Site
+from celery_locks.web.credentials import Authorize, Door, Visitor, check_loopback_host, opened
+from celery_locks.web.endpoints import ENDPOINTS, Endpoint
+from celery_locks.web.fields import Asked, from_body, from_query
+from celery_locks.web.limits import RequestLimit, body_of, in_thread
+from celery_locks.web.openapi import described
+from celery_locks.web.pages import page_routes
+from celery_locks.web.replies import HEADERS, NO_STORE, Refusal, refused, reply
+from celery_locks.web.snapshot import Snapshot
+
+logger = logging.getLogger("celery_locks")
+Handler = Callable[[Request], Awaitable[Response]]
+_ANYTHING = "celery_locks_anything"
+
+
+class _Anything(Convertor[str]):
+    """A task's id in a path; slashes and line ends too, for ids are whatever people make them."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor(_ANYTHING, _Anything())
+
+
+def create_app(
+    source: Any,
+    *,
+    read_keys: Sequence[str] = (),
+    write_keys: Sequence[str] = (),
+    authorize: Authorize | None = None,
+    open_to_all: bool = False,
+    requests_per_minute: int = 600,
+    loopback_only: bool = False,
+) -> Starlette:
+    """The locks of a Celery app, or of ``Locks``, as a page and REST; an ASGI app to be mounted.
+
+    Who may ask is said by keys (headers ``X-API-Key`` or ``Authorization: Bearer``), by
+    ``authorize``, which gets the request and says "read", "write" or None, or with
+    ``open_to_all=True`` by nobody. ``requests_per_minute`` are those of one address.
+    With ``loopback_only`` requests for other hosts than this machine are refused.
+    """
+    door = opened(read_keys, write_keys, authorize, open_to_all)
+    site = _site_of(source)
+    guard = Middleware(_Guard, RequestLimit(requests_per_minute), loopback_only)
+    app = Starlette(
+        routes=[
+            *page_routes(),
+            Route("/openapi.json", _description(door)),
+            *(_route(site, door, endpoint) for endpoint in ENDPOINTS),
+        ],
+        middleware=[guard],
+        exception_handlers={HTTPException: _http_error, Refusal: _refusal},
+    )
+    # It would answer with a redirect to whatever the Host header says.
+    app.router.redirect_slashes = False
+    return app
+
+
+def _site_of(source: Any) -> Site:
+    if isinstance(source, Locks):
+        return Site(source, None, Snapshot.of(source))
+    if not hasattr(source, "conf") or not hasattr(source, "tasks"):
+        raise LockUsageError(f"create_app needs a Celery app or Locks, not {source!r}")
+    locks = Locks.from_app(source)
+    return Site(locks, source, Snapshot.of(locks))
+
+
+def _description(door: Door) -> Handler:
+    async def describe(request: Request) -> Response:
+        return reply(described(ENDPOINTS, door, request.scope.get("root_path", "")))
+
+    return describe
+
+
+def _route(site: Site, door: Door, endpoint: Endpoint) -> Route:
+    async def handle(request: Request) -> Response:
+        try:
+            visitor = await door.admit(request, endpoint.method)
+            asked = await _asked(endpoint, request, visitor)
+            return reply(await in_thread(endpoint.method, endpoint.run, site, asked))
+        except Exception as error:  # noqa: BLE001 (an answer is a sentence, never a traceback)
+            return refused(_as_refusal(error, endpoint))
+
+    path = endpoint.path.replace("}", f":{_ANYTHING}}}")
+    return Route(path, handle, methods=[endpoint.method])
+
+
+async def _asked(endpoint: Endpoint, request: Request, visitor: Visitor) -> Asked:
+    asked = {one.name: one.checked(request.path_params[one.name]) for one in endpoint.in_path}
+    query = request.scope["query_string"]
+    if endpoint.method == "GET":
+        asked |= from_query(endpoint.elsewhere, query)
+    else:
+        from_query((), query)
+        _check_content_type(request)
+        asked |= from_body(endpoint.elsewhere, await body_of(request))
+    if "by" in asked:
+        asked["by"] = _signed(asked["by"], request, visitor)
+    return {**asked, "role": visitor.role}
+
+
+def _check_content_type(request: Request) -> None:
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, "Send the body as application/json.")
+
+
+def _signed(by: str, request: Request, visitor: Visitor) -> str:
+    """For the record: what is said, and what is known."""
+    key = f" with {visitor.key}" if visitor.key else ""
+    return f"{by or 'somebody'} over the web from {_address(request.scope)}{key}"
+
+
+def _as_refusal(error: Exception, endpoint: Endpoint) -> Refusal:
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, LockUnavailable):
+        return Refusal(503, _sentence(error))
+    if isinstance(error, LockUsageError):
+        return Refusal(400, _sentence(error))
+    logger.error("%s %s failed", endpoint.method, endpoint.path, exc_info=error)
+    if isinstance(error, LockError):
+        return Refusal(500, _sentence(error))
+    return Refusal(500, "That failed, by a fault of ours; the log of the web server says how.")
+
+
+def _sentence(error: Exception) -> str:
+    words = str(error).rstrip(".")
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = error.headers or {}
+    sentences = {
+        404: "There is nothing at this address.",
+        405: f"This address answers {headers.get('Allow', 'other methods')} only.",
+    }
+    sentence = sentences.get(error.status_code, f"{error.detail}.")
+    return refused(Refusal(error.status_code, sentence, headers))
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return refused(error)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else "an unknown address"
+
+
+class _Guard:
+    """Around everything: the limits, the host, the way to the page, and headers on every answer."""
+
+    def __init__(self, app: ASGIApp, limit: RequestLimit, loopback_only: bool) -> None:
+        self._app = app
+        self._limit = limit
+        self._loopback_only = loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", NO_STORE)
+            await send(message)
+
+        answer = self._answer(scope) or self._app
+        await answer(scope, receive, send_with_headers)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """What there is to say before anything is looked at."""
+        try:
+            if self._loopback_only:
+                check_loopback_host(Headers(scope=scope).get("Host", ""))
+            self._limit.count(_address(scope))
+        except Refusal as refusal:
+            return refused(refusal)
+        root = scope.get("root_path", "")
+        if scope["path"] in ("", root) and scope["path"] != "/":
+            # The page's addresses are relative to the folder it is in.
+            return RedirectResponse(quote(root) + "/")
+        return None

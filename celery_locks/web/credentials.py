@@ -1,0 +1,179 @@
+"""Who may ask: API keys with a role, or the host application's own login, or, if told so, all.
+
+A key is sent in a header by whoever means it, so no foreign page can make a browser send it. A
+login's cookie, or no credential at all, goes along with whatever a foreign page sends: there every
+change must show that our own page, or a program, has sent it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable, iscoroutinefunction
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from celery_locks.errors import LockUsageError
+from celery_locks.web.limits import in_thread
+from celery_locks.web.replies import Refusal
+
+Role = Literal["read", "write"]
+Authorize = Callable[[Request], Role | Awaitable[Role | None] | None]
+KEY_HEADER = "X-API-Key"
+OURS = "X-Celery-Locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who asks: what they may do, and by which key if they have shown one."""
+
+    role: Role
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    digest: bytes
+    visitor: Visitor
+
+
+class Door:
+    """Lets in those who may ask; ``opened`` makes it and refuses what would let in anybody."""
+
+    def __init__(
+        self, keys: tuple[_Key, ...], authorize: Authorize | None, open_to_all: bool
+    ) -> None:
+        self._keys = keys
+        self._authorize = authorize
+        self._open_to_all = open_to_all
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def is_ambient(self) -> bool:
+        """Whether a browser may be let in by what it sends of itself."""
+        return self._open_to_all or self._authorize is not None
+
+    async def admit(self, request: Request, method: str) -> Visitor:
+        visitor = await self._visitor(request)
+        if visitor is None:
+            how = f" Send an API key in the header {KEY_HEADER}." if self._keys else " Log in."
+            raise Refusal(401, f"This needs a credential.{how}", {"WWW-Authenticate": "Bearer"})
+        if method == "POST" and visitor.role != "write":
+            raise Refusal(403, "This credential may only look; changing needs one that may write.")
+        if method == "POST" and not visitor.key:
+            check_same_origin(request)
+        return visitor
+
+    async def _visitor(self, request: Request) -> Visitor | None:
+        shown = _shown_key(request)
+        if self._keys and shown is not None:
+            return self._visitor_with(shown)
+        if self._authorize is not None:
+            return await _asked(self._authorize, request)
+        return Visitor("write") if self._open_to_all else None
+
+    def _visitor_with(self, shown: bytes) -> Visitor | None:
+        """All keys are compared, whichever fits: the time it takes tells nothing."""
+        digest = _digest(shown)
+        fits = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        return fits[0].visitor if fits else None
+
+
+def opened(
+    read_keys: Sequence[str],
+    write_keys: Sequence[str],
+    authorize: Authorize | None,
+    open_to_all: bool,
+) -> Door:
+    keys = (*_keys(read_keys, "read"), *_keys(write_keys, "write"))
+    if len({key.digest for key in keys}) < len(keys):
+        raise LockUsageError("an API key is given twice; each must be another one")
+    if open_to_all and (keys or authorize):
+        raise LockUsageError("open_to_all goes without keys and without authorize")
+    if not keys and authorize is None and not open_to_all:
+        raise LockUsageError(
+            "the web surface needs credentials, for it can free locks: give read_keys and "
+            "write_keys, or authorize, or say open_to_all=True"
+        )
+    if authorize is not None and not callable(authorize):
+        raise LockUsageError(f"authorize must be a function of the request, not {authorize!r}")
+    return Door(keys, authorize, open_to_all)
+
+
+def _keys(keys: Sequence[str], role: Role) -> list[_Key]:
+    if isinstance(keys, str):
+        raise LockUsageError(f"{role}_keys must be a list of keys, not one text")
+    for key in keys:
+        if not isinstance(key, str) or not key.strip() or key != key.strip():
+            raise LockUsageError(f"a key in {role}_keys is empty, no text, or has space around it")
+    return [
+        _Key(_digest(key.encode()), Visitor(role, f"{role} key {number}"))
+        for number, key in enumerate(keys, 1)
+    ]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _shown_key(request: Request) -> bytes | None:
+    """As it was sent: a header has bytes, and a key may have letters beyond ASCII."""
+    sent = dict(request.headers.raw)
+    if (key := sent.get(KEY_HEADER.lower().encode())) is not None:
+        return key.strip()
+    kind, _, key = sent.get(b"authorization", b"").partition(b" ")
+    return key.strip() if kind.lower() == b"bearer" else None
+
+
+async def _asked(authorize: Authorize, request: Request) -> Visitor | None:
+    if iscoroutinefunction(authorize):
+        role = await authorize(request)
+    else:
+        role = await in_thread("GET", authorize, request)
+        if isawaitable(role):
+            role = await role
+    if role not in (None, *get_args(Role)):
+        raise TypeError(f"authorize said {role!r}; it must say 'read', 'write' or None")
+    return Visitor(role) if role else None
+
+
+def check_same_origin(request: Request) -> None:
+    """Refuse a change that a foreign page may have sent along with somebody's login."""
+    if request.headers.get(OURS) != "1":
+        raise Refusal(
+            403, f"A change needs the header {OURS}: 1, which a foreign page cannot send."
+        )
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is not None:
+        is_foreign = site not in ("same-origin", "none")
+    else:
+        is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+    if is_foreign:
+        raise Refusal(403, "A change must come from this very site; this one came from another.")
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_loopback_host(host: str) -> None:
+    """A foreign name that was made to lead here (DNS rebinding) must not be taken for ours."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if not is_loopback(name):
+        raise Refusal(403, "It is open to this machine only: ask for it as localhost or 127.0.0.1.")

@@ -1,0 +1,221 @@
+"""What can be asked, in one table, for the routes and for their description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
+from celery_locks.web import answers
+from celery_locks.web.answers import Site
+from celery_locks.web.fields import Asked, Field
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One question: where it is asked, with which fields, and who answers it.
+
+    The fields of a GET are parameters and those of a POST are in the body, but for those that are
+    in the path. ``answer`` names its schema; ``refusals`` are statuses beyond everybody's.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    about: str
+    run: Callable[[Site, Asked], dict[str, Any]]
+    answer: str
+    fields: tuple[Field, ...] = ()
+    refusals: tuple[int, ...] = ()
+
+    @property
+    def in_path(self) -> tuple[Field, ...]:
+        return tuple(one for one in self.fields if f"{{{one.name}}}" in self.path)
+
+    @property
+    def elsewhere(self) -> tuple[Field, ...]:
+        return tuple(one for one in self.fields if one not in self.in_path)
+
+
+def _name(about: str, **more: Any) -> Field:
+    return Field("name", "name", about, **more)
+
+
+_LONGEST = 1000
+_ID = Field("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
+_TASK = Field("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
+_WORKER = Field("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
+_TOKEN = Field("token", "text", "Only the holder with this token.", least=1, most=2000)
+_REASON = Field("reason", "text", "Why, for the record.", default="", most=500)
+_BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
+_GRACE = Field(
+    "grace",
+    "number",
+    "Ask the holder to stop first, and give it so many seconds.",
+    default=0,
+    least=0,
+    most=60,
+)
+
+
+def _limit(default: int, most: int) -> Field:
+    return Field("limit", "whole", "How many at most.", default=default, least=1, most=most)
+
+
+_LISTED = (
+    Field("glob", "text", "Of names: * is any text, ? any one character.", most=_LONGEST),
+    _TASK,
+    _WORKER,
+    Field("state", "text", "Held, waited for, or queued.", choices=get_args(LockState)),
+    Field("sort", "text", "By what.", default="name", choices=tuple(answers.ORDERS)),
+    Field(
+        "order",
+        "text",
+        "By name and remaining from the least, else from the most, if not said.",
+        choices=("asc", "desc"),
+    ),
+    _limit(100, 500),
+    Field("offset", "whole", "How many to leave out.", default=0, least=0, most=10**9),
+)
+_ONLY_ACTS = Field("only_acts", "flag", "Without the holds that ended.", default=False)
+_QUEUED_FOR = Field(
+    "queued_for",
+    "number",
+    "Seconds after a publish from which its message is looked for.",
+    default=QUEUED_FOR,
+    least=0,
+    most=1e9,
+)
+_TIMES_USUAL = Field(
+    "times_usual",
+    "number",
+    "Also those held for so many times as long as their task's past holds.",
+    default=TIMES_USUAL,
+    least=1,
+    most=1e9,
+)
+_HELD_FOR = Field("older_than", "number", "Also those held for so many seconds.", least=0, most=1e9)
+_SWEPT = (
+    Field("dry_run", "flag", "Only say what would be freed.", default=False),
+    Field(
+        "wait",
+        "number",
+        "Seconds to wait until a silent worker's renewal is overdue too.",
+        default=0,
+        least=0,
+        most=60,
+    ),
+    _QUEUED_FOR,
+    _BY,
+)
+_SUBJECT = Field("subject", "name", "A lock's name or a task's id.", required=True)
+_KEY = Field("key", "name", "The key that the work was done for.", required=True)
+_OF_LOCK = _name("The lock's name.", required=True)
+
+ENDPOINTS = (
+    Endpoint("GET", "/api/v1/me", "What you may do here.", answers.me, "Me"),
+    Endpoint("GET", "/api/v1/locks", "Locks held or waited for.", answers.list_, "Locks", _LISTED),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/info",
+        "One lock: who holds it and is that one alive, who waits, what was.",
+        answers.info,
+        "Detail",
+        (_OF_LOCK,),
+        (404,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/why",
+        "In sentences: who is in the way of this lock or task.",
+        answers.why,
+        "Why",
+        (_SUBJECT,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/history",
+        "What was done to a lock, or to any, and its past holds; the latest first.",
+        answers.history,
+        "History",
+        (_name("The lock's name; all if not said."), _limit(100, 1000), _ONLY_ACTS),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/stale",
+        "Locks whose holder an operator should look at.",
+        answers.stale,
+        "StaleLocks",
+        (_HELD_FOR, _TIMES_USUAL, _QUEUED_FOR),
+    ),
+    Endpoint("GET", "/api/v1/locks/check", "What is set up wrongly.", answers.check, "Findings"),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/done",
+        "Work that is marked as done.",
+        answers.done,
+        "DoneWork",
+        (_limit(100, 1000),),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/done/reset",
+        "Let the work for a key be done again.",
+        answers.reset_done,
+        "Reset",
+        (_KEY,),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/release",
+        "Take a lock from its holder, who is told; the next in line gets it.",
+        answers.release,
+        "Freed",
+        (_OF_LOCK, _TOKEN, _REASON, _BY, _GRACE),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/stop",
+        "Ask a lock's holder to stop; it keeps the lock until it ends.",
+        answers.stop,
+        "AskedToStop",
+        (_OF_LOCK, _TOKEN, _REASON, _BY),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/sweep",
+        "Free the locks of workers that are gone.",
+        answers.sweep,
+        "Swept",
+        _SWEPT,
+        (409,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/tasks/locks",
+        "The locks that tasks hold, one for each holder.",
+        answers.task_locks,
+        "TaskLocks",
+        (_TASK, _WORKER, _limit(1000, 10_000)),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/tasks/{id}/lock",
+        "The locks that a task holds.",
+        answers.task_lock,
+        "TaskLock",
+        (_ID,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/tasks/{id}/release-lock",
+        "Take from a task what it holds.",
+        answers.release_task,
+        "FreedTask",
+        (_ID, _REASON, _BY, _GRACE),
+        (404,),
+    ),
+)

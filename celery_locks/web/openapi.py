@@ -1,0 +1,224 @@
+"""The table of endpoints as OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from celery_locks.web.credentials import KEY_HEADER, OURS, Door
+from celery_locks.web.endpoints import Endpoint
+from celery_locks.web.fields import Field
+
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_FLAG: Schema = {"type": "boolean"}
+_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+_MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
+_MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _object(**properties: Schema) -> Schema:
+    """All of these are there; more may come with later versions."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_HOLDER = {
+    "token": _TEXT,
+    "fence": _WHOLE,
+    "task_id": _MAYBE_TEXT,
+    "task": _MAYBE_TEXT,
+    "retries": _WHOLE,
+    "replaced": _WHOLE,
+    "worker": _MAYBE_TEXT,
+    "host": _MAYBE_TEXT,
+    "pid": _MAYBE_WHOLE,
+    "ttl": _NUMBER,
+    "acquired_at": _NUMBER,
+    "expires_at": _NUMBER,
+}
+_LOCK = {
+    "name": _TEXT,
+    "limit": _WHOLE,
+    "holders": _list_of(_ref("Holder")),
+    "waiters": _list_of(_ref("Holder")),
+    "remaining": _NUMBER,
+    "as_of": _NUMBER,
+}
+SCHEMAS: dict[str, Schema] = {
+    "Error": _object(error=_TEXT),
+    "Me": _object(role={"enum": ["read", "write"]}, now=_NUMBER, app=_FLAG),
+    "Holder": _object(**_HOLDER),
+    "Lock": _object(**_LOCK),
+    "Locks": _object(
+        locks=_list_of(_ref("Lock")),
+        total=_WHOLE,
+        held=_WHOLE,
+        waiting=_WHOLE,
+        queued=_WHOLE,
+        as_of=_NUMBER,
+        read_in=_NUMBER,
+    ),
+    "Act": _object(
+        id=_TEXT,
+        at=_NUMBER,
+        act=_TEXT,
+        name=_TEXT,
+        by=_TEXT,
+        why=_TEXT,
+        held_for=_MAYBE_NUMBER,
+        holders=_list_of(_ref("Holder")),
+    ),
+    "Usual": {"type": ["object", "null"], "properties": {"held_for": _NUMBER, "holds": _WHOLE}},
+    "Detail": _object(
+        **_LOCK,
+        usual=_ref("Usual"),
+        likely_to_end_in=_MAYBE_NUMBER,
+        past=_list_of(_ref("Act")),
+    ),
+    "Why": _object(subject=_TEXT, sentences=_list_of(_TEXT), locks=_list_of(_ref("Lock"))),
+    "History": _object(acts=_list_of(_ref("Act"))),
+    "Stale": _object(
+        name=_TEXT,
+        verdict=_TEXT,
+        sentence=_TEXT,
+        held_for=_NUMBER,
+        is_old=_FLAG,
+        usual=_ref("Usual"),
+        holder=_ref("Holder"),
+    ),
+    "StaleLocks": _object(stale=_list_of(_ref("Stale"))),
+    "Findings": _object(
+        findings=_list_of(
+            _object(level={"enum": ["error", "warning", "note"]}, where=_TEXT, sentence=_TEXT)
+        )
+    ),
+    "DoneWork": _object(
+        done=_list_of(_object(key=_TEXT, state=_TEXT, size=_WHOLE, lapses_in=_NUMBER))
+    ),
+    "Reset": _object(key=_TEXT, reset=_FLAG),
+    "Freed": _object(freed=_list_of(_ref("Holder"))),
+    "AskedToStop": _object(asked=_list_of(_ref("Holder"))),
+    "Swept": _object(freed=_list_of(_ref("Stale")), spared=_list_of(_ref("Stale")), doubt=_TEXT),
+    "HeldByTask": _object(name=_TEXT, **_HOLDER, as_of=_NUMBER),
+    "TaskLocks": _object(locks=_list_of(_ref("HeldByTask")), total=_WHOLE, as_of=_NUMBER),
+    "TaskLock": _object(task_id=_TEXT, locked=_FLAG, locks=_list_of(_ref("HeldByTask"))),
+    "FreedTask": _object(task_id=_TEXT, freed=_list_of(_ref("HeldByTask"))),
+}
+_ERRORS = {
+    400: "Wrong input.",
+    401: "No credential, or a wrong one.",
+    403: "The credential is not enough, or the request came from another site.",
+    404: "There is no such thing.",
+    409: "Not possible here.",
+    413: "The body is too large.",
+    415: "The body is not application/json.",
+    429: "Too many requests.",
+    500: "A fault of ours.",
+    503: "The lock server or the broker gives no answer.",
+}
+_EVERYWHERE = (400, 401, 403, 429, 500, 503)
+_OF_POSTS = (413, 415)
+
+
+def described(endpoints: Iterable[Endpoint], door: Door, root_path: str) -> Schema:
+    """The whole description, as it holds for this app's credentials and where it is mounted."""
+    paths: dict[str, Schema] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, door)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "celery-locks", "version": _version()},
+        "servers": [{"url": root_path or "/"}],
+        "paths": paths,
+        "components": {"schemas": SCHEMAS, "securitySchemes": _schemes(door)},
+        "security": _security(door),
+    }
+
+
+def _version() -> str:
+    try:
+        return version("celery-locks")
+    except PackageNotFoundError:  # run from a checkout that nobody installed
+        return "unknown"
+
+
+def _schemes(door: Door) -> Schema:
+    if not door.has_keys:
+        return {}
+    return {
+        "key": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
+        "bearer": {"type": "http", "scheme": "bearer"},
+    }
+
+
+def _security(door: Door) -> list[Schema]:
+    shown: list[Schema] = [{name: []} for name in _schemes(door)]
+    return [*shown, {}] if door.is_ambient else shown
+
+
+def _operation(endpoint: Endpoint, door: Door) -> Schema:
+    is_post = endpoint.method == "POST"
+    parameters = [_parameter(one, "path") for one in endpoint.in_path]
+    if not is_post:
+        parameters += [_parameter(one, "query") for one in endpoint.elsewhere]
+    elif door.is_ambient:
+        parameters.append(_our_header())
+    statuses = sorted({*_EVERYWHERE, *endpoint.refusals, *(_OF_POSTS if is_post else ())})
+    said: Schema = {
+        "summary": endpoint.about,
+        "operationId": endpoint.run.__name__.rstrip("_"),
+        "parameters": parameters,
+        "responses": {
+            "200": _response("The answer.", endpoint.answer),
+            **{str(status): _response(_ERRORS[status], "Error") for status in statuses},
+        },
+    }
+    if is_post:
+        said["requestBody"] = _body(endpoint)
+    return said
+
+
+def _parameter(field: Field, place: str) -> Schema:
+    return {
+        "name": field.name,
+        "in": place,
+        "required": field.required,
+        "description": field.about,
+        "schema": field.schema,
+    }
+
+
+def _our_header() -> Schema:
+    return {
+        "name": OURS,
+        "in": "header",
+        "required": True,
+        "description": "Shows that no foreign page has sent it.",
+        "schema": {"type": "string", "enum": ["1"]},
+    }
+
+
+def _body(endpoint: Endpoint) -> Schema:
+    fields = endpoint.elsewhere
+    schema: Schema = {
+        "type": "object",
+        "properties": {one.name: {**one.schema, "description": one.about} for one in fields},
+        "additionalProperties": False,
+        "required": [one.name for one in fields if one.required],
+    }
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _response(about: str, schema: str) -> Schema:
+    return {"description": about, "content": {"application/json": {"schema": _ref(schema)}}}

@@ -1,0 +1,336 @@
+"""The web surface as an operator meets it: a real server, a real worker, a real process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from celery_locks.model import Holder, LockSpec
+from celery_locks.recipes import idempotent
+from celery_locks.web import create_app
+from tests.support.celery_app import CONF_VARIABLE
+from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
+from tests.support.waiting import wait_until
+from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask, error_of
+
+_numbers = itertools.count()
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "../../../etc/passwd",
+    "a/b?c=d&e=f#g%2Fh",
+    "in\nvoice\r\n\x00\x1b[31m",
+    "\u202e'\"`{{7*7}}${x}\u2028é😀",
+    "x" * 512,
+    "*?",
+)
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with fresh_rig(locks_ttl=30) as rig, rig.worker("-n", "one@%h"):
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def app(rig: Rig) -> Any:
+    return create_app(rig.app, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000)
+
+
+@pytest.fixture(scope="module")
+def plain(rig: Rig) -> Any:
+    """Without Celery, which takes its time to hear that a worker does not answer."""
+    return create_app(
+        rig.locks, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000
+    )
+
+
+@pytest.fixture
+def key(rig: Rig) -> Iterator[str]:
+    key = f"key-{next(_numbers)}"
+    yield key
+    rig.open(key)
+
+
+def get(app: Any, path: str, status: int = 200, **parameters: Any) -> Any:
+    answer = ask(app, "GET", f"/api/v1/{path}", params=parameters, headers=MAY_READ)
+    assert answer.status_code == status, answer.text
+    return answer.json() if status == 200 else error_of(answer)
+
+
+def post(app: Any, path: str, status: int = 200, **body: Any) -> Any:
+    answer = ask(app, "POST", f"/api/v1/{path}", json=body, headers=MAY_WRITE)
+    assert answer.status_code == status, answer.text
+    return answer.json() if status == 200 else error_of(answer)
+
+
+def running(rig: Rig, key: str) -> Any:
+    """A task that runs under the lock until the test ends."""
+    result = rig.task("work").delay(key, key)
+    rig.wait_started(result)
+    return result
+
+
+def take(rig: Rig, name: str, **said: Any) -> None:
+    """Held by nobody who renews it."""
+    spec, token = LockSpec(name, 60), f"t-{next(_numbers)}"
+    rig.locks.perform(rig.locks.verbs.acquire(spec, token, Holder(**said)))
+
+
+def listed(app: Any, **parameters: Any) -> list[str]:
+    return [lock["name"] for lock in get(app, "locks", **parameters)["locks"]]
+
+
+def wait_listed(app: Any, name: str) -> None:
+    """A list may be a second old."""
+    wait_until(lambda: name in listed(app, limit=500), PATIENCE, what=f"lock {name!r} in the list")
+
+
+def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> None:
+    """From the list to the audit: what the REST calls are for."""
+    result = running(rig, key)
+    wait_listed(app, key)
+    [lock] = get(app, "locks", glob=key, task="wor*", state="held")["locks"]
+    assert lock["holders"][0]["task_id"] == result.id
+
+    [holder] = get(app, "locks/info", name=key)["holders"]
+    assert holder["liveness"]["verdict"] == "running"
+    assert "is alive and runs it" in holder["liveness"]["sentence"]
+    assert (
+        f"Task {result.id} holds lock" in get(app, "locks/why", subject=result.id)["sentences"][0]
+    )
+
+    held = get(app, f"tasks/{result.id}/lock")
+    assert (held["task_id"], held["locked"]) == (result.id, True)
+    assert [row["name"] for row in held["locks"]] == [key]
+    rows = get(app, "tasks/locks", task="work", worker=holder["worker"])["locks"]
+    assert result.id in [row["task_id"] for row in rows]
+
+    freed = post(app, f"tasks/{result.id}/release-lock", by="ann", reason="it hangs")
+    assert [row["name"] for row in freed["freed"]] == [key]
+    assert not rig.locks.holders(key)
+    assert key not in listed(app, limit=500)
+    assert get(app, f"tasks/{result.id}/lock") == {
+        "task_id": result.id,
+        "locked": False,
+        "locks": [],
+    }
+    [act] = get(app, "locks/history", name=key)["acts"]
+    assert (act["act"], act["why"]) == ("force_release", "it hangs")
+    assert act["by"] == "ann over the web from 10.0.0.7 with write key 1"
+    assert act["holders"][0]["task_id"] == result.id
+    sentence = post(app, f"tasks/{result.id}/release-lock", 404)
+    assert sentence == f"Task '{result.id}' holds no lock."
+
+
+def test_release_with_a_grace_lets_the_task_end_by_itself(rig: Rig, app: Any, key: str) -> None:
+    """The holder hears it with its next renewal; what it gives back need not be taken."""
+    take(rig, key, task_id="t1")
+    assert post(app, "locks/stop", name=key, reason="enough")["asked"][0]["task_id"] == "t1"
+    assert post(app, "locks/release", 404, name=key, token="another").startswith("Nobody holds")
+    assert post(app, "locks/release", name=key, grace=0.3)["freed"][0]["task_id"] == "t1"
+    assert post(app, "locks/release", 404, name=key) == f"Nobody holds lock '{key}'."
+    assert get(app, "locks/info", 404, name=key).startswith(f"Nobody holds lock '{key}'")
+    acts = [act["act"] for act in get(app, "locks/history", name=key)["acts"]]
+    assert acts == ["force_release", "stop", "stop"]
+
+
+def test_token_frees_one_holder_only(rig: Rig, app: Any, key: str) -> None:
+    for holder in ("t1", "t2"):
+        spec = LockSpec(key, 60, limit=2)
+        rig.locks.perform(rig.locks.verbs.acquire(spec, holder, Holder(task_id=holder)))
+    assert len(post(app, "locks/release", name=key, token="t1")["freed"]) == 1
+    assert [holder.token for holder in rig.locks.holders(key)] == ["t2"]
+    assert post(app, "locks/release", name=key)["freed"][0]["token"] == "t2"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_name_is_a_name_like_any_other(rig: Rig, plain: Any, name: str) -> None:
+    """A name is data: it comes back as it is, finds its lock and no other, and frees it."""
+    take(rig, name, task_id=f"id of {name[:50]}", task=name, worker=name)
+    wait_listed(plain, name)
+    assert get(plain, "locks/info", name=name)["name"] == name
+    assert name in listed(plain, worker=name, limit=500)
+    assert get(plain, "locks/why", subject=name)["locks"][0]["name"] == name
+    assert post(plain, "locks/release", name=name, reason=name[:500])["freed"][0]["task"] == name
+    assert get(plain, "locks/history", name=name)["acts"][0]["why"] == name[:500]
+    assert get(plain, "locks/info", 404, name=name)
+
+
+def test_list_is_sorted_and_paged(rig: Rig, app: Any) -> None:
+    names = [f"sorted-{number}" for number in range(3)]
+    for name in names:
+        take(rig, name)
+        time.sleep(0.002)  # the server counts in milliseconds
+    wait_listed(app, names[-1])
+    only = {"glob": "sorted-*"}
+    assert listed(app, **only) == names
+    assert listed(app, **only, order="desc") == names[::-1]
+    assert listed(app, **only, sort="held") == names
+    assert listed(app, **only, sort="held", order="asc") == names[::-1]
+    assert listed(app, **only, sort="remaining") == names
+    assert listed(app, **only, limit=1, offset=1) == [names[1]]
+    answer = get(app, "locks", **only, limit=1)
+    assert answer["total"] == 3
+    assert answer["held"] >= 3
+    assert abs(answer["as_of"] - time.time()) < PATIENCE
+    assert 0 < answer["read_in"] < PATIENCE
+
+
+def test_what_else_admin_knows(rig: Rig, app: Any) -> None:
+    me = get(app, "me")
+    assert (me["role"], me["app"]) == ("read", True)
+    assert abs(me["now"] - time.time()) < PATIENCE
+    assert {finding["where"] for finding in get(app, "locks/check")["findings"]}
+    take(rig, "left behind", task_id="x", worker="gone@nowhere")
+    stale = {one["name"]: one for one in get(app, "locks/stale", older_than=0)["stale"]}
+    assert stale["left behind"]["verdict"] == "silent"
+    assert all(one["is_old"] for one in stale.values())
+    swept = post(app, "locks/sweep", dry_run=True)
+    assert "left behind" in [one["name"] for one in swept["spared"]]
+
+
+def test_done_work_is_listed_and_reset(rig: Rig, app: Any) -> None:
+    done = idempotent(rig.locks, key="paid:{n}", ttl=60)(lambda n: n)
+    done(7)
+    [work] = get(app, "locks/done")["done"]
+    assert work["key"] == "paid:7"
+    assert post(app, "locks/done/reset", key="paid:7") == {"key": "paid:7", "reset": True}
+    sentence = post(app, "locks/done/reset", 404, key="paid:7")
+    assert sentence == "No work is marked as done for 'paid:7'."
+
+
+def test_sweep_needs_an_app(plain: Any) -> None:
+    assert "no Celery app is known" in post(plain, "locks/sweep", 409)
+
+
+ALONE = "from celery_locks.cli import main; main(prog_name='celery-locks')"
+
+
+def command(rig: Rig, *arguments: str, alone: bool = True) -> list[str]:
+    python = [sys.executable, "-W", "ignore"]
+    if alone:
+        return [*python, "-c", ALONE, "--url", rig.server.url, "web", *arguments]
+    return [*python, "-m", "celery", "-A", "tests.support.celery_app", "locks", "web", *arguments]
+
+
+def environment(rig: Rig, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("CELERY_LOCKS_")}
+    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+    return {**kept, "PYTHONPATH": path, CONF_VARIABLE: json.dumps(rig.conf), **more}
+
+
+@contextmanager
+def served(rig: Rig, *arguments: str, alone: bool = True, **more: str) -> Iterator[str]:
+    """The address where ``celery-locks web`` serves; it ends by Ctrl-C, without a word."""
+    process = subprocess.Popen(
+        command(rig, "--port", "0", *arguments, alone=alone),
+        env=environment(rig, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.search(r"http://\S+/", line)
+        assert address, line + process.communicate(timeout=PATIENCE)[1]
+        yield address.group()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE)
+        assert "Traceback" not in said[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def fetched(address: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(address, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_command_serves_with_keys(rig: Rig, key: str) -> None:
+    """`celery -A proj locks web`: it knows the app, so it can say that the worker lives."""
+    running(rig, key)
+    keys = {"CELERY_LOCKS_READ_KEYS": f"other, {READ}", "CELERY_LOCKS_WRITE_KEYS": WRITE}
+    with served(rig, alone=False, **keys) as address:
+        assert fetched(address)[0] == 200
+        assert fetched(f"{address}api/v1/me")[0] == 401
+        status, text = fetched(f"{address}api/v1/locks/info?name={key}", **MAY_READ)
+        assert (status, "is alive and runs it" in text) == (200, True)
+        freed = httpx.post(
+            f"{address}api/v1/locks/release",
+            json={"name": key},
+            headers=MAY_WRITE,
+            timeout=PATIENCE,
+        )
+        assert freed.status_code == 200
+        assert "uvicorn" not in freed.headers.get("Server", "")
+
+
+def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
+    with served(rig, "--open") as address:
+        assert json.loads(fetched(f"{address}api/v1/me")[1])["role"] == "write"
+        status, text = fetched(f"{address}api/v1/me", Host="evil.example")
+        assert (status, "open to this machine only" in text) == (403, True)
+        status, _ = fetched(address, Host="localhost:1")
+        assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
+        (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
+        (["--open", "--host", "::"], "--open is for this machine only, and :: is not"),
+        (["--open", "--port", "65536"], "65536 is not in the range"),
+        (["--open", "--host", "192.0.2.1"], "--open is for this machine only"),
+        (["--open", "--host", "127.0.0.1", "--port", "{taken}"], "Nothing can be served at"),
+    ],
+)
+def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:
+    taken = str(urlsplit(rig.server.url).port)
+    arguments = [word.replace("{taken}", taken) for word in arguments]
+    done = subprocess.run(
+        command(rig, *arguments),
+        env=environment(rig),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stdout
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_command_without_the_extra_says_what_to_install(rig: Rig) -> None:
+    """The core installs without a web server."""
+    code = f"import sys; sys.modules['uvicorn'] = None; {ALONE}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--url", rig.server.url, "web", "--open"],
+        env=environment(rig),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "pip install celery-locks[web]" in done.stderr

@@ -1,0 +1,50 @@
+"""One Chromium for the folder, and for each test its own locks, site and windows."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from celery_locks.testing.servers import EmbeddedServer
+from tests.browser.desk import Desk, desk_over
+
+# Started as root in a container, and never to talk to anybody but us.
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+# For the folder and not the session: while Playwright's loop runs, no asynchronous test can.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium. Missing is a failure, unless the variable says it could not be helped."""
+    binary = shutil.which("chromium")
+    if binary is None:
+        _miss("No chromium on the PATH (Debian: apt-get install chromium).")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def _miss(sentence: str) -> None:
+    if os.environ.get("CELERY_LOCKS_WITHOUT_BROWSER") == "1":
+        pytest.skip(sentence)
+    pytest.fail(f"{sentence} CELERY_LOCKS_WITHOUT_BROWSER=1 leaves these tests out.")
+
+
+@pytest.fixture
+def desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
+    """A site without a Celery app; fails when the browser complained of anything unexpected."""
+    with desk_over(browser, valkey.url, lambda locks: locks) as desk:
+        yield desk

@@ -1,0 +1,275 @@
+"""Looking: the list, live, filtered, sorted, in pages, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import re
+import time
+from urllib.parse import quote
+
+from playwright.sync_api import Page, expect
+
+from celery_locks.model import Holder
+from tests.browser.desk import PATIENCE, WORKER, Desk, no_sideways_scroll, row, somebody
+from tests.support.waiting import wait_until
+
+LONG = "catalogue:" + "import-" * 60
+PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
+
+
+def test_list_says_who_holds_what(desk: Desk) -> None:
+    """The first thing to know at three in the morning."""
+    holder = somebody("shop.billing.tasks.charge")
+    desk.hold("invoice:42", holder=holder)
+    desk.crowd.wait_for("invoice:42")
+    desk.crowd.wait_for("invoice:42")
+    page = desk.open()
+    found = row(page, "invoice:42")
+    expect(found.locator(".holder")).to_have_text(f"shop.billing.tasks.charge{holder.task_id[:8]}")
+    expect(found.locator(".where")).to_have_text(f"{WORKER}{holder.pid}")
+    expect(found.locator(".waiting")).to_have_text("2")
+    expect(found.locator(".held")).to_have_text(re.compile(r"^\d+ s$"))
+    expect(page.locator("#range")).to_have_text("1–1 of 1 lock")
+    expect(page.locator("[data-state=waiting]")).to_have_text("waited for 1")
+    before = found.locator(".held").inner_text()
+    expect(found.locator(".held")).not_to_have_text(before)
+    desk.hold("invoice:43")
+    expect(row(page, "invoice:43")).to_be_visible()
+
+
+def test_bar_drains_and_refills_with_a_renewal(desk: Desk) -> None:
+    """A holder that renews is alive; that has to be seen without reading."""
+    lease = desk.hold("invoice:42", ttl=6)
+    page = desk.open()
+    fill = row(page, "invoice:42").locator(".track i")
+    expect(fill).to_be_visible()
+    looks: list[float] = []
+
+    def drained_and_refilled() -> bool:
+        looks.append(fill.evaluate(_SHARE))
+        lowest = min(range(len(looks)), key=looks.__getitem__)
+        return max(looks[: lowest + 1]) - looks[lowest] > 0.1 < max(looks[lowest:]) - looks[lowest]
+
+    wait_until(drained_and_refilled, PATIENCE, every=0.1, what=f"{looks} to fall and rise")
+    assert lease.renewals > 0
+    # In jumps of a second, it would stand still in most looks.
+    assert len(set(looks)) >= min(8, len(looks) / 2), looks
+
+
+_SHARE = """
+    fill => fill.getBoundingClientRect().width / fill.parentNode.getBoundingClientRect().width
+"""
+
+
+def test_filter_narrows_the_list_and_makes_a_link(desk: Desk) -> None:
+    """What one found, the other on call should see from the link alone."""
+    for name in ("invoice:41", "invoice:42", "old-invoice:7", "report:day"):
+        desk.hold(name)
+    desk.hold("mail", "shop.mail.send", holder=somebody("shop.mail.send", worker="mail@web-9"))
+    desk.crowd.wait_for("invoice:42")
+    page = desk.open()
+    expect(page.locator("#rows tr")).to_have_count(5)
+    page.fill("#q", "invoice")
+    expect(page.locator("#rows tr")).to_have_count(3)
+    page.fill("#q", "invoice:*")
+    expect(page.locator("#rows tr")).to_have_count(2)
+    page.click("[data-state=waiting]")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    expect(page.locator("#range")).to_have_text("1–1 of 1 lock that match")
+    friend = desk.open(page.url.removeprefix(desk.site.url))
+    expect(friend.locator("#q")).to_have_value("invoice:*")
+    expect(friend.locator("[data-state=waiting]")).to_have_attribute("aria-pressed", "true")
+    expect(friend.locator("#rows .name")).to_have_text(["invoice:42"])
+    page.fill("#q", "nothing of the kind")
+    expect(page.locator("#empty")).to_contain_text("No lock matches the filter.")
+    page.click("text=Show all locks")
+    expect(page.locator("#rows tr")).to_have_count(5)
+    page.fill("#task", "mail")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    page.fill("#task", "")
+    page.fill("#worker", "mail@web-9")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    expect(page.locator("#rows .name")).to_have_text(["mail"])
+
+
+def test_columns_sort(desk: Desk) -> None:
+    """Whoever waits longest, or is waited for most, comes first when asked."""
+    for name, ttl in (("b", 30), ("a", 300), ("c", 100)):
+        desk.hold(name, ttl=ttl)
+        time.sleep(0.02)  # the store counts in milliseconds
+    desk.crowd.wait_for("c")
+    page = desk.open()
+    expect(page.locator("th[data-sort=held]")).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("#rows tr")).to_have_count(3)
+    expect(page.locator("#rows .name")).to_have_text(["b", "a", "c"])
+    for column, first, last in (("Lock", "a", "c"), ("Remaining", "b", "a"), ("Waiting", "c", "")):
+        page.click(f"thead >> text={column}")
+        expect(page.locator("#rows .name").first).to_have_text(first)
+        if last:
+            page.click(f"thead >> text={column}")
+            expect(page.locator("#rows .name").first).to_have_text(last)
+            expect(page.locator("th[aria-sort]")).to_have_text(column)
+            expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
+
+
+def test_thousands_of_locks_stay_usable(desk: Desk) -> None:
+    """A page at a time is drawn, and a filter finds one among all."""
+    for number in range(5_200):
+        desk.crowd.leave(f"bulk:{number:05}")
+    page = desk.open("#sort=name&order=asc")
+    expect(page.locator("#range")).to_have_text("1–100 of 5,200 locks")
+    expect(page.locator("#rows tr")).to_have_count(100)
+    expect(page.locator("#previous")).to_be_disabled()
+    page.click("#next")
+    expect(page.locator("#rows .name").first).to_have_text("bulk:00100")
+    page.keyboard.press("]")
+    expect(page.locator("#range")).to_have_text("201–300 of 5,200 locks")
+    page.fill("#q", "bulk:04711")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    expect(page.locator("#range")).to_have_text("1–1 of 1 lock that match")
+    page.goto(desk.site.url + "#sort=name&order=asc&page=52")
+    expect(page.locator("#rows .name").last).to_have_text("bulk:05199")
+    expect(page.locator("#next")).to_be_disabled()
+
+
+def test_phone_shows_cards_and_never_scrolls_sideways(desk: Desk) -> None:
+    """On call is often on the sofa."""
+    desk.hold("invoice:42")
+    desk.hold(LONG)
+    desk.crowd.wait_for(LONG)
+    page = desk.open(**PHONE)
+    expect(page.locator("#rows tr")).to_have_count(2)
+    assert row(page, "invoice:42").evaluate("node => getComputedStyle(node).display") == "grid"
+    assert no_sideways_scroll(page)
+    row(page, LONG).tap()
+    expect(page.locator("#panel h2")).to_have_text(LONG)
+    expect(page.locator("#panel .holder-card")).to_be_visible()
+    expect(page.locator("#rows")).not_to_be_visible()
+    assert no_sideways_scroll(page)
+    page.tap("text=Release …")
+    expect(page.locator("#act")).to_be_visible()
+    assert no_sideways_scroll(page)
+    page.tap("text=Cancel")
+    page.tap("[aria-label=Close]")
+    expect(page.locator("#rows")).to_be_visible()
+    for view in ("stale", "history", "check"):
+        page.goto(f"{desk.site.url}#view={view}")
+        expect(page.locator(f"#{view} h1")).to_be_visible()
+        assert no_sideways_scroll(page), view
+
+
+def test_dark_and_light_are_both_legible(desk: Desk) -> None:
+    """AA: every text has 4.5 times the contrast of its ground, whatever the system prefers."""
+    desk.hold("invoice:42\n", limit=2)
+    desk.crowd.leave("left", worker="gone@web-5")
+    for scheme in ("light", "dark"):
+        page = desk.open(f"#lock={quote('invoice:42')}%0A", color_scheme=scheme)
+        expect(page.locator("#panel .holder-card")).to_be_visible()
+        expect(page.locator("#why p").first).to_be_visible()
+        grounds = [_ground(page)]
+        assert _pale(page) == []
+        page.keyboard.press("r")
+        expect(page.locator("#act")).to_be_visible()
+        assert _pale(page) == []
+        page.keyboard.press("Escape")
+        page.click("#theme")
+        grounds.append(_ground(page))
+        assert _pale(page) == []
+        page.reload()
+        expect(page.locator("#rows tr")).to_have_count(2)
+        assert _ground(page) == grounds[1], "the choice is not kept"
+        is_dark = [sum(ground) < 200 for ground in grounds]
+        assert is_dark == ([False, True] if scheme == "light" else [True, False])
+
+
+def _ground(page: Page) -> list[int]:
+    said = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return [int(part) for part in re.findall(r"\d+", said)]
+
+
+def _pale(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(_PALE)
+    return found
+
+
+_PALE = """() => {
+  const numbers = (said) => said.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3)
+    .map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const said = numbers(getComputedStyle(at).backgroundColor);
+      if (said.length === 3 || said[3] === 1) return said;
+    }
+    return [255, 255, 255];
+  };
+  const pale = [];
+  const open = document.querySelector("dialog[open]") ?? document.body;
+  for (const node of open.querySelectorAll("*")) {
+    const says = [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+    if (!says || node.disabled || !node.checkVisibility()) continue;
+    const [a, b] = [light(numbers(getComputedStyle(node).color)), light(ground(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) pale.push(`${node.className || node.tagName}: ${node.textContent} ${ratio}`);
+  }
+  return pale;
+}"""
+
+
+def test_server_goes_away_and_comes_back(desk: Desk) -> None:
+    """Old data must look old, and the page must find the server again by itself."""
+    desk.expect_complaints("ERR_CONNECTION|ERR_EMPTY_RESPONSE|Failed to load resource")
+    desk.hold("invoice:42", ttl=30)
+    page = desk.open()
+    expect(row(page, "invoice:42")).to_be_visible()
+    desk.site.go_away()
+    expect(page.locator("#trouble")).to_contain_text(re.compile(r"No answer since \d\d:\d\d:\d\d"))
+    assert float(page.locator("#table").evaluate("node => getComputedStyle(node).opacity")) < 1
+    held = row(page, "invoice:42").locator(".held")
+    assert held.inner_text() == _after(page, 1.2, held), "time goes on although nobody knows"
+    desk.site.come_back()
+    expect(page.locator("#trouble")).to_be_hidden()
+    expect(page.locator("#pulse-text")).to_have_text("live")
+    desk.hold("invoice:43")
+    expect(row(page, "invoice:43")).to_be_visible()
+
+
+def _after(page: Page, seconds: float, node: object) -> str:
+    page.wait_for_timeout(seconds * 1000)
+    said: str = node.inner_text()  # type: ignore[attr-defined]
+    return said
+
+
+def test_keyboard_reaches_everything(desk: Desk) -> None:
+    """No hand has to leave the keys."""
+    for name in ("a", "b", "c"):
+        desk.hold(name, holder=Holder(host="batch-1", pid=7))
+    page = desk.open("#sort=name&order=asc")
+    expect(page.locator("#rows tr")).to_have_count(3)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(row(page, "b").locator("a")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel h2")).to_be_focused()
+    expect(page.locator("#panel h2")).to_have_text("b")
+    assert "lock=b" in page.url
+    page.keyboard.press("Escape")
+    expect(page.locator("#panel")).to_be_hidden()
+    expect(row(page, "b").locator("a")).to_be_focused()
+    page.go_back()
+    expect(page.locator("#panel h2")).to_have_text("b")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    page.keyboard.press("/")
+    page.keyboard.type("c")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(row(page, "c").locator("a")).to_be_focused()
+    page.keyboard.press("4")
+    expect(page.locator("#check h1")).to_have_text("Check")
+    page.keyboard.press("1")
+    expect(page.locator("#rows tr")).to_have_count(1)

@@ -1,0 +1,121 @@
+"""One line for each thing that matters, at its level, with the event's fields on the record."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, get_args
+
+import fakeredis
+import pytest
+
+from celery_locks import Holder, Locks, events, logs
+from celery_locks.events import Kind, emit
+from celery_locks.model import Conflict
+
+BUSY = Conflict("a", (Holder(token="x", task="bill", task_id="1", host="h", pid=5),), 3.0, 0)
+DETAIL: dict[str, Any] = {
+    "task": "bill",
+    "task_id": "42",
+    "waited": 0.5,
+    "held_for": 2.0,
+    "why": "the reason",
+    "conflict": BUSY,
+    "pause": 1.5,
+    "decision": "raise",
+    "remaining": 9.0,
+    "pid": 77,
+    "does": "runs",
+}
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_subscribers", ())
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "celery_locks")
+    return caplog
+
+
+def test_every_kind_has_one_line_or_none(log: pytest.LogCaptureFixture) -> None:
+    for kind in get_args(Kind):
+        log.clear()
+        emit(kind, "a", "token", 7, **DETAIL)
+        expected = [] if kind == "renewed" else [logs.LEVELS[kind]]
+        assert [record.levelno for record in log.records] == expected, kind
+        for record in log.records:
+            assert "?" not in record.getMessage()
+
+
+def test_line_without_details_is_still_a_line(log: pytest.LogCaptureFixture) -> None:
+    """A recipe emits less than a task; that must not cost the event its subscribers."""
+    for kind in logs.LEVELS:
+        emit(kind, "a")  # type: ignore[arg-type]
+    assert len(log.records) == len(logs.LEVELS)
+    assert "failed on" not in log.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "words"),
+    [
+        ("acquired", "DEBUG", "lock 'a' is acquired after 0.500 s, with fence 7"),
+        ("released", "DEBUG", "lock 'a' is released after 2.000 s"),
+        ("skipped", "INFO", "task bill[42] is skipped: lock 'a' is held by task bill[1] on h"),
+        ("requeued", "INFO", "task bill[42] is put back for 1.5 s: the reason (lock 'a')"),
+        ("duplicate", "INFO", "task bill[42] finds its like at publish (raise)"),
+        ("suspended", "WARNING", "could not be renewed, trying again for 9.0 s: the reason"),
+        ("lost", "WARNING", "the lease on lock 'a' is lost: the reason"),
+        ("unavailable", "WARNING", "lock 'a' could not be asked for: the reason"),
+        ("unlocked", "WARNING", "task bill[42] runs without lock 'a'"),
+        ("freed", "WARNING", "process 77 died holding lock 'a': it is freed"),
+    ],
+)
+def test_line_says_what_happened(
+    log: pytest.LogCaptureFixture, kind: Any, level: str, words: str
+) -> None:
+    emit(kind, "a", "token", 7, **DETAIL)
+    [record] = log.records
+    assert record.levelname == level
+    assert words in record.getMessage()
+
+
+def test_record_has_the_fields(log: pytest.LogCaptureFixture) -> None:
+    """What a JSON formatter writes, so that nobody has to parse sentences."""
+    emit("skipped", "a", "token", 7, **DETAIL)
+    said = vars(log.records[0])
+    about = {"event": "skipped", "lock": "a", "token": "token", "fence": 7, "task": "bill"}
+    assert said.items() >= about.items()
+    assert said["task_id"] == "42"
+    assert said["holder"]["pid"] == 5
+    assert "conflict" not in said
+
+
+def test_name_with_a_percent_sign_is_only_a_name(log: pytest.LogCaptureFixture) -> None:
+    emit("acquired", "100%s %d %(x)s", "t", 1, waited=0.0)
+    assert "100%s %d %(x)s" in log.records[0].getMessage()
+
+
+def test_plain_use_is_logged_at_debug_only(log: pytest.LogCaptureFixture) -> None:
+    locks = Locks(fakeredis.FakeRedis())
+    with locks.hold("a") as lease:
+        assert locks.acquire("a") is None
+    lines = [(record.levelname, record.event) for record in log.records]  # type: ignore[attr-defined]
+    assert lines == [("DEBUG", "acquired"), ("DEBUG", "conflict"), ("DEBUG", "released")]
+    assert {record.fence for record in log.records} == {0, lease.fence}  # type: ignore[attr-defined]
+    log.set_level(logging.INFO, "celery_locks")
+    log.clear()
+    with locks.hold("a"):
+        pass
+    assert log.records == []
+
+
+def test_log_is_not_written_for_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the usual level an acquire makes no event at all."""
+    caplog.set_level(logging.INFO, "celery_locks")
+    monkeypatch.setattr(events, "LockEvent", None)
+    emit("acquired", "a", "t", 1, waited=0.0)
+    emit("renewed", "a")

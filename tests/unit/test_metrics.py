@@ -1,0 +1,306 @@
+"""What is counted, how it gets to the server, and what Prometheus reads."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from celery_locks import Locks, LockUnavailable, events, metrics
+from celery_locks.errors import LockUsageError
+from celery_locks.events import LockEvent, emit
+from celery_locks.lease import NO_LONGER_THERE
+from celery_locks.metrics import recorder as recorder_room
+from celery_locks.metrics.collector import LocksCollector, exposition, read_counts
+from celery_locks.metrics.recorder import Recorder
+from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
+from celery_locks.store.base import Call
+from celery_locks.store.telemetry_verbs import Field
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(events, "_subscribers", ())
+    yield
+    metrics.uninstall()
+
+
+@pytest.fixture
+def locks() -> Locks:
+    return Locks(fakeredis.FakeRedis())
+
+
+def event(kind: Any, token: str = "abc", **detail: Any) -> LockEvent:
+    return LockEvent(kind, "invoice:42", token, 7, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (event("acquired", task="t", waited=0.03), Field("acquired", "t")),
+        (event("acquired", task="t", waited=0.03), Field("wait", "t", "0.05")),
+        (event("acquired", task="t", waited=0.05), Field("wait", "t", "0.05")),
+        (event("acquired", waited=9e9), Field("wait", "", "+Inf")),
+        (event("acquired", "qjob", task="t", waited=0), Field("enqueued", "t")),
+        (event("released", task="t", held_for=2.0), Field("hold", "t", "5")),
+        (event("conflict", task="t", policy="skip"), Field("conflicts", "t", "skip")),
+        (event("lost", task="t", why=NO_LONGER_THERE), Field("lost", "t", "gone")),
+        (event("lost", task="t", why="x", revoked=True), Field("lost", "t", "revoked")),
+        (event("lost", why="it could not be renewed: refused"), Field("lost", "", "late")),
+        (event("duplicate", task="t", decision="raise"), Field("duplicates", "t", "raise")),
+        (event("suspended", task="t"), Field("renew_failures", "t")),
+        (event("unavailable", task="t"), Field("unavailable", "t")),
+        (event("freed", task="t"), Field("freed", "t")),
+    ],
+)
+def test_event_is_counted(said: LockEvent, expected: Field) -> None:
+    assert dict(counted(said))[expected] == 1
+
+
+def test_renewals_and_messages_conflicts_are_not_counted() -> None:
+    """A renewal is no news; what a publisher finds busy is a duplicate, counted as such."""
+    assert list(counted(event("renewed"))) == []
+    assert list(counted(event("conflict", "qjob"))) == []
+
+
+def test_lock_names_are_no_labels(locks: Locks) -> None:
+    """There are as many as there are invoices: Prometheus would drown in them."""
+    for kind in (*COUNTERS, "released", "conflict", "suspended"):
+        for field, _ in counted(event(kind, task="t")):
+            assert "invoice" not in "".join(field)
+
+
+def test_seconds_are_summed_up() -> None:
+    said = dict(counted(event("released", task="t", held_for=1.5)))
+    assert said[Field("hold_us", "t")] == 1_500_000
+
+
+def run_once(locks: Locks, name: str = "a") -> None:
+    lease = locks.acquire(name)
+    assert lease
+    assert locks.acquire(name) is None
+    lease.release()
+
+
+def test_install_counts_what_happens(locks: Locks) -> None:
+    metrics.install(locks)
+    run_once(locks)
+    metrics.uninstall()
+    counts = read_counts(locks)
+    assert counts[Field("acquired")] == 1
+    assert counts[Field("conflicts", "", "direct")] == 1
+    assert sum(n for field, n in counts.items() if field.series == "hold") == 1
+    run_once(locks)
+    assert read_counts(locks) == counts
+
+
+def test_counts_are_sent_without_asking(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_room, "EVERY", 0.05)
+    metrics.install(locks)
+    run_once(locks)
+    wait_until(lambda: Field("acquired") in read_counts(locks), 30, what="the counts to be sent")
+
+
+def test_installed_again_counts_once(locks: Locks) -> None:
+    """Django imports an app's module twice more often than one thinks."""
+    metrics.install(locks)
+    metrics.install(locks)
+    run_once(locks)
+    metrics.uninstall()
+    assert read_counts(locks)[Field("acquired")] == 1
+
+
+def test_counts_from_many_threads_are_all_there(locks: Locks) -> None:
+    metrics.install(locks)
+    threads = [
+        threading.Thread(target=lambda: [emit("acquired", "a", task="t") for _ in range(2000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    metrics.uninstall()
+    assert read_counts(locks)[Field("acquired", "t")] == 8000
+
+
+class Flaky:
+    """A store that takes the call and loses the reply, as often as it is told to."""
+
+    def __init__(self, locks: Locks, losses: int, before: bool = False) -> None:
+        self.locks, self.losses, self.before = locks, losses, before
+        self.verbs = locks.verbs
+
+    def store_apart(self) -> Any:
+        return self
+
+    def perform(self, call: Call) -> Any:
+        self.losses -= 1
+        if self.losses >= 0:
+            if not self.before:
+                self.locks.perform(call)
+            raise LockUnavailable("away")
+        return self.locks.perform(call)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_lost_replies_neither_lose_nor_double(locks: Locks, before: bool) -> None:
+    flaky: Any = Flaky(locks, 2, before)
+    recorder = Recorder(lambda: flaky)
+    recorder._is_started.acquire()  # no thread: the test is the thread
+    recorder(event("skipped", task="t"))
+    for _ in range(2):
+        with pytest.raises(LockUnavailable):
+            recorder.flush()
+        recorder(event("skipped", task="t"))
+    recorder.flush()
+    assert read_counts(locks) == {Field("skipped", "t"): 3}
+
+
+def test_server_that_is_away_at_the_end_is_not_waited_for(locks: Locks) -> None:
+    flaky: Any = Flaky(locks, 10**9)
+    recorder = Recorder(lambda: flaky)
+    recorder(event("skipped", task="t"))
+    recorder.settle(0.2)
+    recorder.close()
+
+
+def test_nothing_is_opened_at_install() -> None:
+    """The module of an app calls it before the app is set up, and where no server is."""
+
+    class Unready:
+        @property
+        def conf(self) -> Any:
+            raise AssertionError("asked too early")
+
+    metrics.install(Unready())
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_exposition_says_it_all(locks: Locks) -> None:
+    metrics.install(locks)
+    held = locks.acquire("held")
+    assert held
+    emit("acquired", "a", task="bill", waited=0.003)
+    emit("acquired", "a", task="bill", waited=0.7)
+    metrics.uninstall()
+    found = samples(exposition(locks))
+    held.release()
+    assert found["celery_locks_up",] == 1
+    assert found["celery_locks_held",] == 1
+    assert found["celery_locks_acquired_total", "bill"] == 2
+    assert found["celery_locks_wait_seconds_bucket", "0.005", "bill"] == 1
+    assert found["celery_locks_wait_seconds_bucket", "0.5", "bill"] == 1
+    assert found["celery_locks_wait_seconds_bucket", "1", "bill"] == 2
+    assert found["celery_locks_wait_seconds_bucket", "+Inf", "bill"] == 2
+    assert found["celery_locks_wait_seconds_count", "bill"] == 2
+    assert found["celery_locks_wait_seconds_sum", "bill"] == pytest.approx(0.703)
+
+
+def test_exposition_without_server_says_so() -> None:
+    """A scrape that fails altogether looks like a broken exporter."""
+    locks = Locks.from_url("redis://127.0.0.1:1/0")
+    assert samples(exposition(locks)) == {("celery_locks_up",): 0}
+
+
+def test_registering_asks_no_server() -> None:
+    """A web app that starts while the lock server is away must start."""
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(LocksCollector(Locks.from_url("redis://127.0.0.1:1/0")))
+    with pytest.raises(ValueError, match="Duplicated"):
+        registry.register(LocksCollector(Locks.from_url("redis://127.0.0.1:1/0")))
+
+
+def test_install_refuses_what_has_no_server() -> None:
+    with pytest.raises((LockUsageError, AttributeError)):
+        metrics.locks_of(object())
+
+
+@pytest.fixture
+def dashboard() -> Any:
+    return json.loads((ROOT / "examples" / "grafana.json").read_text())
+
+
+def test_dashboard_asks_for_metrics_that_exist(dashboard: Any) -> None:
+    """A panel that says "no data" for ever is worse than none."""
+    families = list(LocksCollector(Locks.from_url("redis://127.0.0.1:1/0")).describe())
+    exposed = {family.name + end for family in families for end in _ends(family.type)}
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+        for name in re.findall(r"celery_locks_\w+", target["expr"])
+    }
+    assert asked <= exposed
+    wanted = {f"celery_locks_{name}_total" for name in COUNTERS}
+    wanted |= {f"celery_locks_{name}_seconds_bucket" for name in HISTOGRAMS}
+    assert wanted - {"celery_locks_enqueued_total"} <= asked
+
+
+def _ends(kind: str) -> tuple[str, ...]:
+    return {
+        "counter": ("_total",),
+        "histogram": ("_bucket", "_sum", "_count"),
+    }.get(kind, ("",))
+
+
+def test_dashboard_is_whole(dashboard: Any) -> None:
+    """What Grafana needs to import it: a source to choose, panels that do not overlap."""
+    assert dashboard["__inputs"][0]["pluginId"] == "prometheus"
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+    cells: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        mine = {
+            (place["x"] + dx, place["y"] + dy)
+            for dx in range(place["w"])
+            for dy in range(place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & mine, panel["title"]
+        cells |= mine
+
+
+Subscriber = Callable[[LockEvent], None]
+
+
+def _raises(event: LockEvent) -> None:
+    raise RuntimeError("broken")
+
+
+def test_subscriber_that_raises_keeps_no_lock(
+    locks: Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    events.subscribe(_raises)
+    with locks.hold("a"):
+        assert locks.is_locked("a")
+    assert not locks.is_locked("a")
+    assert "broken" in caplog.text
+
+
+def test_subscriber_that_is_slow_keeps_no_lock(locks: Locks) -> None:
+    """It is told of a release when the lock is free already."""
+    seen: list[tuple[str, bool]] = []
+    events.subscribe(lambda event: seen.append((event.kind, locks.is_locked(event.name))))
+    with locks.hold("a"):
+        pass
+    assert seen == [("acquired", True), ("released", False)]

@@ -1,0 +1,189 @@
+"""The app as a whole, without a lock server: what it serves, refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+import celery_locks.web
+from celery_locks import Locks
+from celery_locks.web import build, create_app
+from celery_locks.web.endpoints import ENDPOINTS
+from celery_locks.web.openapi import SCHEMAS
+from celery_locks.web.replies import reply
+from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask, error_of
+
+NOWHERE = Locks.from_url("redis://127.0.0.1:1")
+STATIC = Path(celery_locks.web.__file__).parent / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    return create_app(NOWHERE, read_keys=[READ], write_keys=[WRITE], requests_per_minute=10**6)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", {}, 200),
+        ("HEAD", "/", {}, 200),
+        ("GET", "/openapi.json", {}, 200),
+        ("GET", "/static/none.js", {}, 404),
+        ("GET", "/nothing", {}, 404),
+        ("GET", "/api/v1/locks/", MAY_READ, 404),
+        ("GET", "/api/v1/me", {}, 401),
+        ("POST", "/api/v1/locks/release", MAY_READ, 403),
+        ("DELETE", "/api/v1/locks", MAY_READ, 405),
+        ("GET", "/api/v1/locks/release", MAY_WRITE, 405),
+        ("POST", "/", MAY_WRITE, 405),
+        ("POST", "/api/v1/locks/release", MAY_WRITE, 415),
+        ("GET", "/api/v1/locks?nam=x", MAY_READ, 400),
+        ("GET", "/api/v1/me", MAY_READ, 503),
+        ("GET", "/api/v1/locks", MAY_READ, 503),
+    ],
+)
+def test_every_answer_has_the_headers(
+    app: Any, method: str, path: str, headers: Any, status: int
+) -> None:
+    """A policy that errors go without protects nobody."""
+    answer = ask(app, method, path, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["Content-Security-Policy"] == POLICY
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Cache-Control"] == (
+        "no-cache" if path == "/" and status < 400 else "no-store"
+    )
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    if status >= 400:
+        assert error_of(answer)
+
+
+def test_lock_server_that_is_away_is_told_in_a_sentence(app: Any) -> None:
+    answer = ask(app, "GET", "/api/v1/tasks/x/lock", headers=MAY_READ)
+    assert answer.status_code == 503
+    assert "Traceback" not in answer.text
+    assert error_of(answer)
+
+
+def test_fault_of_ours_is_told_without_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may hold what is nobody's business; the log has it."""
+    monkeypatch.setattr(NOWHERE, "perform", lambda call: 1 / 0)
+    app = create_app(NOWHERE, read_keys=[READ])
+    answer = ask(app, "GET", "/api/v1/me", headers=MAY_READ)
+    assert answer.status_code == 500
+    assert "ZeroDivisionError" not in error_of(answer)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_wrong_method_is_told_the_right_one(app: Any) -> None:
+    answer = ask(app, "DELETE", "/api/v1/locks/release")
+    assert answer.headers["Allow"] == "POST"
+    assert error_of(answer) == "This address answers POST only."
+    assert ask(app, "POST", "/api/v1/locks").headers["Allow"] in ("GET, HEAD", "HEAD, GET")
+
+
+@pytest.mark.parametrize("body", [{"nam": "a"}, {"name": "a", "tokn": "b"}, {"name": 5}, []])
+def test_unknown_field_is_refused(app: Any, body: Any) -> None:
+    """A token that is misspelt and passed over would free somebody else's lock."""
+    answer = ask(app, "POST", "/api/v1/locks/release", headers=MAY_WRITE, json=body)
+    assert answer.status_code == 400
+    assert error_of(answer)
+
+
+def test_change_takes_no_parameters(app: Any) -> None:
+    path = "/api/v1/locks/release?token=x"
+    answer = ask(app, "POST", path, headers=MAY_WRITE, json={"name": "a"})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../__init__.py",
+        "..%2f__init__.py",
+        "%2e%2e/build.py",
+        "..\\build.py",
+        "/etc/passwd",
+        "//etc/passwd",
+        "",
+        "%00",
+    ],
+)
+def test_static_has_nothing_but_its_files(app: Any, name: str) -> None:
+    answer = ask(app, "GET", f"/static/{name}")
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+
+
+def test_static_serves_every_file_there_is(app: Any) -> None:
+    kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+    for path in STATIC.iterdir():
+        answer = ask(app, "GET", f"/static/{path.name}")
+        assert answer.content == path.read_bytes()
+        assert answer.headers["Content-Type"].startswith(kinds.get(path.suffix, "image/"))
+        tag = {"If-None-Match": answer.headers["ETag"]}
+        again = ask(app, "GET", f"/static/{path.name}", headers=tag)
+        assert (again.status_code, again.content) == (304, b"")
+    assert ask(app, "GET", "/").content == (STATIC / "index.html").read_bytes()
+
+
+def test_mount_without_its_slash_leads_to_the_page(app: Any) -> None:
+    """Relative addresses are right only below it."""
+    answer = ask(app, "GET", "/ops/locks", root_path="/ops/locks")
+    assert (answer.status_code, answer.headers["Location"]) == (307, "/ops/locks/")
+    assert answer.headers["Content-Security-Policy"] == POLICY
+    assert ask(app, "GET", "/ops/locks/", root_path="/ops/locks").status_code == 200
+
+
+def test_openapi_and_routes_agree(app: Any) -> None:
+    """What is described is served, and nothing below /api/ is served that is not described."""
+    said = ask(app, "GET", "/openapi.json", root_path="/ops").json()
+    described = {
+        (path, method.upper()) for path, methods in said["paths"].items() for method in methods
+    }
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    served = {
+        (re.sub(r":\w+}", "}", route.path), method)
+        for route in routes
+        if route.path.startswith("/api/")
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert described == served == {(one.path, one.method) for one in ENDPOINTS}
+    assert said["servers"] == [{"url": "/ops"}]
+    assert set(said["components"]["securitySchemes"]) == {"key", "bearer"}
+
+
+def test_openapi_refers_to_what_is_there(app: Any) -> None:
+    said = ask(app, "GET", "/openapi.json").json()
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(said)))
+    assert referred == set(SCHEMAS)
+
+
+def test_openapi_says_which_header_a_login_needs() -> None:
+    said = ask(create_app(NOWHERE, open_to_all=True), "GET", "/openapi.json").json()
+    release = said["paths"]["/api/v1/locks/release"]["post"]
+    assert [one["name"] for one in release["parameters"]] == ["X-Celery-Locks"]
+    assert said["components"]["securitySchemes"] == {}
+
+
+def test_reply_is_json_whatever_is_in_it() -> None:
+    """One holder that says NaN of itself, or half a character, must not spoil the list."""
+    value = {"name": "\ud800 <script>\u2028", "extra": {"x": float("nan")}}
+    assert json.loads(reply(value).body) == {**value, "extra": {"x": None}}
+    assert b"\xe2" not in reply(value).body
+
+
+def test_sentences_begin_and_end_as_sentences() -> None:
+    assert build._sentence(ValueError("the name is wrong")) == "The name is wrong."
