@@ -126,7 +126,7 @@ def captured(app: Any) -> Iterator[list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
 
     def note(event: dict[str, Any]) -> None:
-        if event["type"].startswith("task-lock-"):
+        if event["type"].startswith("lock-"):
             seen.append(event)
 
     with app.connection_for_read() as connection:
@@ -165,13 +165,13 @@ def test_monitor_sees_the_locks(rig: Rig) -> None:
         wait_until(lambda: len(of(run)) == 2 and len(of(busy)) == 1, PATIENCE, what="the events")
         acquired, released = of(run)
         [conflict] = of(busy)
-    assert acquired["type"] == "task-lock-acquired"
+    assert acquired["type"] == "lock-acquired"
     assert (acquired["lock"], acquired["fence"]) == ("watched", start["fence"])
     assert acquired["pid"] == start["pid"]
     assert acquired["name"] == "work"
-    assert released["type"] == "task-lock-released"
+    assert released["type"] == "lock-released"
     assert released["held_for"] > 0
-    assert (conflict["type"], conflict["policy"]) == ("task-lock-conflict", "skip")
+    assert (conflict["type"], conflict["policy"]) == ("lock-conflict", "skip")
 
 
 # With the others the process ends like any that runs Python, as gevent's does.
