@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_locks import Locks, metrics
+from celery_locks import LeaseLost, Locks, admin, metrics
 from celery_locks.events import emit
 from celery_locks.metrics.collector import read_counts
 from celery_locks.store.telemetry_verbs import Field
@@ -109,6 +109,15 @@ def test_killed_child_is_counted_by_its_parent(rig: Rig, watched: Watched) -> No
     watched.wait(1, "freed_total", "late")
     rig.wait_free("killed")
     assert watched["hold_seconds_count", "late"] == 0
+
+
+def test_lost_lease_is_counted_with_its_reason(rig: Rig, watched: Watched) -> None:
+    run = rig.task("work").delay("taken", "taken-gate")
+    rig.wait_started(run)
+    admin.force_release(rig.locks, "taken", reason="a test", by="tests")
+    with pytest.raises(LeaseLost):
+        run.get(timeout=PATIENCE)
+    watched.wait(1, "lost_total", "revoked", "work")
 
 
 @contextmanager
@@ -204,6 +213,8 @@ def on_terminal(rig: Rig, prefix: str) -> str:
 
 def test_command_serves_the_whole_fleet(rig: Rig, watched: Watched) -> None:
     """One exporter beside the workers, which asks the server and nobody else."""
+    rig.task("work").delay("fleet").get(timeout=PATIENCE)
+    watched.wait(1, "acquired_total", "work")
     command = [sys.executable, "-c", "from celery_locks.cli import main; main()"]
     command += ["--url", rig.server.url, "metrics", "--port", "0"]
     serving = subprocess.Popen(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import time
 
-import pytest
-from celery import Celery
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from celery_locks import admin
-from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Desk, desk_over, row, somebody
+from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Desk, row, somebody
 from tests.support.waiting import wait_until
 
 HOSTILE = [
@@ -63,6 +59,8 @@ def test_key_is_asked_for_and_judged(desk: Desk) -> None:
 
 def test_detail_tells_everything_about_a_lock(desk: Desk) -> None:
     """Who, where, since when, whether it lives, who is next, and what was before."""
+    with desk.locks.hold("invoice:42", holder=somebody("shop.billing.tasks.charge")):
+        time.sleep(1.1)  # shorter holds are not recorded
     holder = somebody("shop.billing.tasks.charge", retries=2)
     lease = desk.hold("invoice:42", holder=holder, ttl=30)
     for task in ("shop.first", "shop.second"):
@@ -76,6 +74,11 @@ def test_detail_tells_everything_about_a_lock(desk: Desk) -> None:
         expect(card).to_contain_text(str(text))
     expect(card.locator(".verdict")).to_contain_text("Its renewal is not overdue")
     expect(panel.locator("#summary")).to_contain_text("Held, 2 wait for it.")
+    expect(panel.locator("#summary")).to_contain_text("usually takes 1 s (1 past hold)")
+    expect(panel.locator(".chart .hold")).to_have_count(1)
+    expect(panel.locator(".chart .present")).to_have_count(1)
+    expect(panel.locator(".chart .usual-text")).to_have_text("usual 1 s")
+    expect(panel.locator(".timeline .held")).to_contain_text("gave it back after 1 s")
     expect(panel.locator(".line li")).to_contain_text(["first", "second"])
     expect(panel.locator("#why")).to_contain_text("Lock 'invoice:42' is held by task")
     expect(panel.locator(".timeline .stop")).to_contain_text("jonas asked task shop.billing")
@@ -235,54 +238,3 @@ def test_keyboard_alone_releases_a_lock(desk: Desk) -> None:
     expect(page.locator("#outcomes")).to_contain_text("Took lock invoice:42")
     assert desk.locks.is_locked("invoice:41")
     assert not desk.locks.is_locked("invoice:42")
-
-
-def test_reports_without_an_app_explain_what_needs_one(desk: Desk) -> None:
-    """Nothing is offered that cannot be done."""
-    desk.crowd.leave("left", ttl=600)
-    page = desk.open("#view=stale")
-    expect(page.locator("#stale .empty")).to_have_text("Nothing looks stale.")
-    page.fill("#stale input", "0")
-    page.keyboard.press("Tab")
-    expect(page.locator("#stale .cards li")).to_contain_text("held for")
-    expect(page.locator("#stale .sweep")).to_contain_text("started without a Celery app")
-    expect(page.locator("#stale .sweep button")).to_have_count(0)
-    page.click("nav >> text=Check")
-    expect(page.locator("#check .body")).not_to_contain_text("Reading")
-
-
-@pytest.fixture
-def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
-    """A site that knows the Celery app, of which no worker runs."""
-
-    def app_over(locks: object) -> Celery:
-        app = Celery("shop", broker=valkey.url, set_as_current=False)
-        app.conf.update(locks_url=valkey.url, locks_prefix=locks.verbs.prefix)  # type: ignore[attr-defined]
-        return app
-
-    with desk_over(browser, valkey.url, app_over) as desk:
-        yield desk
-
-
-def test_sweep_shows_first_and_then_frees(celery_desk: Desk) -> None:
-    """A worker is dead: the page says so, shows what a sweep would free, and frees it."""
-    desk = celery_desk
-    desk.crowd.leave("young", ttl=600, worker="dead@web-5")
-    page = desk.open("#view=stale")
-    look = page.locator("text=See what a sweep would free")
-    found = page.locator("#stale .sweep")
-
-    def would_free_one() -> bool:
-        if not desk.locks.is_locked("left"):
-            desk.crowd.leave("left", ttl=10, worker="dead@web-5")
-        look.click()
-        expect(look).to_be_enabled()
-        expect(found).to_contain_text("a renewal may yet come")
-        return page.locator("text=Free 1 lock").count() > 0
-
-    wait_until(would_free_one, 2 * PATIENCE, what="the lock to look left behind")
-    expect(found.locator("li")).to_contain_text(["it is dead or cut off", "not overdue yet"])
-    page.click("text=Free 1 lock")
-    expect(page.locator("#outcomes")).to_contain_text(re.compile("Swept: left|Nothing was left"))
-    assert not desk.locks.is_locked("left")
-    assert desk.locks.is_locked("young")

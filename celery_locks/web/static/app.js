@@ -2,7 +2,7 @@
 
 import { onAct } from "./act.js";
 import { get, hasKey, useKey } from "./api.js";
-import { tickBars } from "./bar.js";
+import { drawBars, STEP, tickBars } from "./bar.js";
 import { heard, serverNow, stand } from "./clock.js";
 import { refreshDetail, showDetail, stopDetail } from "./detail.js";
 import { $, tick, write } from "./dom.js";
@@ -48,6 +48,7 @@ function showPulse(answer) {
 function listFailed(error, nextIn) {
   if (error.status === 401) return signIn(error.message);
   stand();
+  tickAll();
   nextTry = Date.now() + nextIn;
   trouble = error.message;
   document.body.classList.add("stale-data");
@@ -69,6 +70,13 @@ function hideTrouble() {
   trouble = "";
   $("trouble").hidden = true;
   document.body.classList.remove("stale-data");
+}
+
+function tickAll() {
+  tick();
+  tickRows();
+  tickBars();
+  showTrouble();
 }
 
 async function enter() {
@@ -148,10 +156,6 @@ onArrival(arrived);
 wireTheme();
 wireList();
 wireKeyboard();
-setInterval(() => {
-  tick();
-  tickRows();
-  tickBars();
-  showTrouble();
-}, 1000);
+setInterval(tickAll, 1000);
+setInterval(drawBars, STEP);
 begin();

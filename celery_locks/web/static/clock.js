@@ -24,5 +24,3 @@ export function serverNow() {
 export function stand() {
   stopped = serverNow();
 }
-
-export const isStanding = () => stopped !== null;

@@ -123,9 +123,9 @@ function summary() {
 function usually() {
   const usual = lock.usual?.held_for;
   if (!usual) return [];
-  const said = [` Usually held for ${span(usual)} (median of ${plural(lock.usual.holds, "hold", "holds")})`];
+  const said = [` Such a hold usually takes ${span(usual)} (${plural(lock.usual.holds, "past hold", "past holds")})`];
   const end = lock.likely_to_end_in == null ? null : lock.as_of + lock.likely_to_end_in;
-  if (end !== null) said.push(live(() => (end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end any moment")));
+  if (end !== null) said.push(live(() => (end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end at any moment")));
   const oldest = Math.min(...lock.holders.map((one) => one.acquired_at));
   const times = (lock.as_of - oldest) / usual;
   if (lock.holders.length && times >= 2) said.push(el("strong", { class: "warn" }, `, now ${times < 10 ? times.toFixed(1) : Math.round(times)} times that`));

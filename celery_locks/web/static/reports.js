@@ -6,7 +6,7 @@ import { $, el, tell } from "./dom.js";
 import { holderPieces, wherePieces } from "./people.js";
 import { linkTo, place } from "./place.js";
 import { mayWrite, READ_ONLY, session } from "./session.js";
-import { isOperators, timeline } from "./timeline.js";
+import { timeline } from "./timeline.js";
 import { plural, shown, span, spelled } from "./text.js";
 
 const HISTORY = 1000;
@@ -72,7 +72,7 @@ function suspects(found, withButtons) {
 }
 
 function sweeping() {
-  const words = "A sweep frees the locks of workers that did not answer twice and whose renewal is overdue.";
+  const words = "A sweep frees the locks of workers that did not answer twice and whose renewal is overdue, and places in the queue whose message is gone.";
   if (!session.app) {
     return el("div", { class: "sweep" }, el("h2", {}, "Sweep"), el("p", {}, `${words} This server was started without a Celery app, so it cannot ask the workers: start it as `, el("code", {}, "celery -A proj locks web"), ", or sweep with ", el("code", {}, "celery -A proj locks sweep"), "."));
   }
@@ -82,12 +82,13 @@ function sweeping() {
 }
 
 async function dryRun(found, look) {
-  await swept(look, { dry_run: true }, ({ freed, spared }) => {
+  await swept(look, { dry_run: true }, ({ freed, spared, doubt }) => {
     const go = el("button", { type: "button", class: "danger" }, `Free ${plural(freed.length, "lock", "locks")}`);
     go.addEventListener("click", () => reallySweep(go));
     found.replaceChildren(
       el("p", {}, freed.length ? "It would free:" : "It would free nothing."),
       suspects(freed, false), freed.length ? go : "",
+      doubt ? el("p", {}, shown(doubt)) : "",
       spared.length ? el("p", {}, "Their workers are silent too, but a renewal may yet come:") : "", suspects(spared, false));
   });
 }
@@ -116,11 +117,9 @@ function showHistory() {
     showHistory();
   });
   const body = frame("history", "History", "What operators did to locks, and why; the latest first.",
-    el("label", {}, box, " also holds that ended by themselves"));
-  fill(body, () => get("locks/history", { limit: HISTORY }), ({ acts }) => {
-    const wanted = withHolds ? acts : acts.filter(isOperators);
-    return [wanted.length ? timeline(wanted, { named: true, all: true }) : el("p", { class: "empty" }, "Nothing is recorded yet.")];
-  });
+    el("label", {}, box, " also the holds that ended"));
+  fill(body, () => get("locks/history", { limit: HISTORY, only_acts: !withHolds }), ({ acts }) => [
+    acts.length ? timeline(acts, { named: true, all: true }) : el("p", { class: "empty" }, "Nothing is recorded yet.")]);
 }
 
 function showCheck() {

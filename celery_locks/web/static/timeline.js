@@ -6,7 +6,7 @@ import { moment, shown, span, utc, who } from "./text.js";
 
 const AT_FIRST = 12;
 
-export const isOperators = (act) => act.act === "force_release" || act.act === "stop";
+const isOperators = (act) => act.act === "force_release" || act.act === "stop";
 
 // `named`: say of which lock, too.
 export function timeline(acts, { named = false, all = false } = {}) {
@@ -28,7 +28,7 @@ function entry(act, named) {
     el("div", {},
       named && el("a", { class: "name", href: linkTo({ view: "locks", lock: act.name }) }, shown(act.name)),
       el("p", {}, ...sentence(act)),
-      isOperators(act) && reason(act)));
+      (act.why || isOperators(act)) && reason(act)));
 }
 
 function sentence(act) {

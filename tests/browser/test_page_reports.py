@@ -1,0 +1,66 @@
+"""The smaller views: what looks left behind, sweeping it, and what is set up wrongly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from playwright.sync_api import Browser, expect
+
+from celery_locks import Locks
+from celery_locks.testing.servers import EmbeddedServer
+from tests.browser.desk import PATIENCE, Desk, desk_over
+from tests.support.waiting import wait_until
+
+
+def test_reports_without_an_app_explain_what_needs_one(desk: Desk) -> None:
+    """Nothing is offered that cannot be done."""
+    desk.crowd.leave("left", ttl=600)
+    page = desk.open("#view=stale")
+    expect(page.locator("#stale .empty")).to_have_text("Nothing looks stale.")
+    page.fill("#stale input", "0")
+    page.keyboard.press("Tab")
+    expect(page.locator("#stale .cards li")).to_contain_text("held for")
+    expect(page.locator("#stale .sweep")).to_contain_text("started without a Celery app")
+    expect(page.locator("#stale .sweep button")).to_have_count(0)
+    page.click("nav >> text=Check")
+    expect(page.locator("#check .body")).not_to_contain_text("Reading")
+
+
+@pytest.fixture
+def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
+    """A site that knows the Celery app, of which no worker runs."""
+
+    def app_over(locks: Locks) -> Celery:
+        app = Celery("shop", broker=valkey.url, set_as_current=False)
+        app.conf.update(locks_url=valkey.url, locks_prefix=locks.verbs.prefix)
+        return app
+
+    with desk_over(browser, valkey.url, app_over) as desk:
+        yield desk
+
+
+def test_sweep_shows_first_and_then_frees(celery_desk: Desk) -> None:
+    """A worker is dead: the page says so, shows what a sweep would free, and frees it."""
+    desk = celery_desk
+    desk.crowd.leave("young", ttl=600, worker="dead@web-5")
+    page = desk.open("#view=stale")
+    look = page.locator("text=See what a sweep would free")
+    found = page.locator("#stale .sweep")
+
+    def would_free_one() -> bool:
+        if not desk.locks.is_locked("left"):
+            desk.crowd.leave("left", ttl=10, worker="dead@web-5")
+        look.click()
+        expect(look).to_be_enabled()
+        expect(found).to_contain_text("a renewal may yet come")
+        return page.locator("text=Free 1 lock").count() > 0
+
+    wait_until(would_free_one, 2 * PATIENCE, what="the lock to look left behind")
+    expect(found.locator("li")).to_contain_text(["it is dead or cut off", "not overdue yet"])
+    page.click("text=Free 1 lock")
+    expect(page.locator("#outcomes")).to_contain_text(re.compile("Swept: left|Nothing was left"))
+    assert not desk.locks.is_locked("left")
+    assert desk.locks.is_locked("young")
