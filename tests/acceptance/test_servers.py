@@ -12,12 +12,8 @@ from pathlib import Path
 import pytest
 
 from celery_locks.testing.children import DIRECTORY_VARIABLE
-from celery_locks.testing.servers import (
-    EmbeddedCluster,
-    EmbeddedSentinel,
-    EmbeddedServer,
-    ServerNotReady,
-)
+from celery_locks.testing.servers import EmbeddedServer, ServerNotReady
+from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from celery_locks.testing.wire import ServerError
 from tests.support.leftovers import is_alive, processes_in
 from tests.support.waiting import wait_until
