@@ -94,27 +94,24 @@ class Flows(Generic[L]):
     ) -> Flow[L | Conflict | Done]:
         token = how.get("token") or new_token()
         began = now()
-        asker: dict[str, Any] = {"task": holder.task, "task_id": holder.task_id}
+        asker: dict[str, Any] = {
+            "task": holder.task,
+            "task_id": holder.task_id,
+            "policy": how.get("policy", "direct"),
+        }
         try:
             answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
             if isinstance(answer, Conflict):
-                how_long, policy = now() - began, how.get("policy", "direct")
                 events.emit(
-                    "conflict",
-                    spec.name,
-                    token,
-                    conflict=answer,
-                    waited=how_long,
-                    policy=policy,
-                    **asker,
+                    "conflict", spec.name, token, conflict=answer, waited=now() - began, **asker
                 )
             if isinstance(answer, Conflict | Done):
                 return answer
             lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
+            lease.task, lease.task_id = holder.task, holder.task_id
             if not how.get("kept_elsewhere"):
                 due = None if granted == spec.ttl else now() + lease.remaining / 3
                 keeper.keep(lease, self._store, self.verbs, due)
-            lease.task, lease.task_id = holder.task, holder.task_id
             events.emit("acquired", spec.name, token, answer, waited=now() - began, **asker)
             return lease
         except BaseException as error:

@@ -56,6 +56,10 @@ _SENTENCES: Mapping[str, str] = {
 }
 
 
+# Of a release that came when others may have had the lock already.
+_NO_LONGER_OURS = "lock %(lock)r was no longer ours to release, after %(held_for).3f s"
+
+
 class _Said(dict[str, Any]):
     """What a sentence may ask for; whoever emitted less than that still gets a line."""
 
@@ -66,7 +70,9 @@ class _Said(dict[str, Any]):
 def write(event: LockEvent) -> None:
     """The event as a line."""
     said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
-    logger.log(LEVELS[event.kind], _SENTENCES[event.kind] % said, extra=fields_of(event))
+    is_ours = event.detail.get("ours", True)
+    sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
+    logger.log(LEVELS[event.kind], sentence, said, extra=fields_of(event))
 
 
 def owed(lock: str, why: object) -> None:

@@ -99,7 +99,9 @@ def _show_rest(locks: Locks, address: str) -> None:
     freed = _asked(f"{address}/api/v1/tasks/42/release-lock", by="ann", reason="stuck")["freed"]
     _run.say(f"POST /api/v1/tasks/42/release-lock: freed {freed[0]['name']}.")
     _run.say(f"is_task_locked: {is_task_locked('task_lock:42')}.")
-    [act] = _asked(f"{address}/api/v1/locks/history?name=task_lock:42&limit=1")["acts"]
+    [act] = _asked(f"{address}/api/v1/locks/history?name=task_lock:42&only_acts=true&limit=1")[
+        "acts"
+    ]
     _run.say(f"GET /api/v1/locks/history: by {act['by']}, because {act['why']}.")
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, check_name
-from celery_locks.store.verbs import PAGE
+from celery_locks.store.verbs import HISTORY_PAGE
 
 _LONGEST = 500
 _LOOK = 0.2
@@ -104,7 +104,7 @@ def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Act]:
     while True:
         page: list[Act] = locks.perform(locks.verbs.history(root, before, of=of))
         yield from page
-        if len(page) < PAGE:
+        if len(page) < HISTORY_PAGE:
             return
         before = page[-1].id
 

@@ -48,7 +48,11 @@ def web(desk: Desk, host: str, port: int, is_open: bool) -> None:
     listening = _listening(host, port)
     name = f"[{host}]" if ":" in host else host
     say(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False)).run([listening])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+    try:
+        server.run([listening])
+    except KeyboardInterrupt:
+        pass  # it has ended what it served; uvicorn raises it again for those around it
 
 
 def _keys(variable: str) -> list[str]:

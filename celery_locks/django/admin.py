@@ -184,8 +184,10 @@ def _columns(asked: listing.Question, part: listing.Part) -> list[dict[str, str]
 def _column(asked: listing.Question, sort: str, text: str, word: str) -> dict[str, str]:
     if not word:
         return {"text": text}
-    is_sorted = sort.removeprefix("-") == word
-    order = "" if not is_sorted else "descending" if sort.startswith("-") else "ascending"
+    if sort.removeprefix("-") != word:
+        return {"text": text, "url": asked.but(sort=word)}
+    # The longest held and the most waited for come first, so these begin at the other end.
+    is_down = sort.startswith("-") != (word in ("held", "waiting"))
     other = word if sort.startswith("-") else f"-{word}"
-    first = word if word in ("name", "remaining") else f"-{word}"
-    return {"text": text, "url": asked.but(sort=other if is_sorted else first), "order": order}
+    order = "descending" if is_down else "ascending"
+    return {"text": text, "url": asked.but(sort=other), "order": order}

@@ -2,13 +2,15 @@
 
 Up to ``FEW`` locks the list is sorted, if not told otherwise the longest held first. With more it
 comes as the server has it, so that the first page costs the same however many there are; a click on
-a column's head sorts them all, which takes about a second for ten thousand.
+a column's head sorts them all, which takes about a second for ten thousand. After ``PATIENCE``
+seconds the list ends where it is, and says so.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, get_args
@@ -23,14 +25,10 @@ from celery_locks.model import Holder, LockInfo
 SIZE = 100
 FEW = 1000
 _LAST = 100_000
-USUAL_SORT = "-held"
+_USUAL_SORT = "held"
+# Web servers give up on a request that takes 30 s.
+PATIENCE = 10.0
 
-SORTS: dict[str, Callable[[LockInfo], Any]] = {
-    "name": lambda lock: lock.name,
-    "held": lambda lock: max((lock.as_of - h.acquired_at for h in lock.holders), default=-1.0),
-    "remaining": lambda lock: lock.remaining,
-    "waiting": lambda lock: len(lock.waiters),
-}
 STATES = get_args(LockState)
 
 
@@ -52,7 +50,7 @@ class Question:
         return cls(
             **said,
             state=state if state in STATES else "",
-            sort=sort if sort.removeprefix("-") in SORTS else "",
+            sort=sort if sort.removeprefix("-") in admin.SORTS else "",
             page=min(int(page), _LAST) if page.isdecimal() and len(page) < 9 and int(page) else 1,
         )
 
@@ -98,25 +96,64 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A page; ``total`` is None where they were not all looked at."""
+    """A page; ``total`` is None where they were not all looked at.
+
+    ``exact`` is the lock that was asked for by its very name, if it is not on this page;
+    ``looked_at`` says after how many locks the time was up, if it was.
+    """
 
     rows: tuple[Row, ...] = ()
+    exact: Row | None = None
+    looked_at: int | None = None
     has_next: bool = False
     total: int | None = None
     sort: str = ""
 
 
 def part_of(locks: Locks, asked: Question) -> Part:
-    found = admin.list_locks(locks, **asked.filters)
+    walk = _Walk(locks)
+    found = filter(admin.wanted(**asked.filters), walk)
     first = list(islice(found, FEW + 1))
     everything: Iterable[LockInfo] = chain(first, found)
-    sort = asked.sort or (USUAL_SORT if len(first) <= FEW else "")
+    sort = asked.sort or (_USUAL_SORT if len(first) <= FEW else "")
     total = None
     end = asked.page * SIZE
     if sort:
         everything, total = _sorted(everything, sort, end + 1)
     rows = [_row(lock) for lock in islice(everything, end - SIZE, end + 1)]
-    return Part(tuple(rows[:SIZE]), len(rows) > SIZE, total, sort)
+    return Part(
+        rows=tuple(rows[:SIZE]),
+        exact=_exact(locks, asked.q, rows[:SIZE]),
+        looked_at=walk.looked_at if walk.is_cut else None,
+        has_next=len(rows) > SIZE,
+        total=total,
+        sort=sort,
+    )
+
+
+class _Walk:
+    """All locks, as far as the time allows."""
+
+    def __init__(self, locks: Locks) -> None:
+        self._locks = locks
+        self._ends = time.monotonic() + PATIENCE
+        self.looked_at = 0
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[LockInfo]:
+        for lock in admin.list_locks(self._locks):
+            self.is_cut = time.monotonic() > self._ends
+            if self.is_cut:
+                return
+            self.looked_at += 1
+            yield lock
+
+
+def _exact(locks: Locks, name: str, shown: list[Row]) -> Row | None:
+    if not name or any(row.name == name for row in shown):
+        return None
+    lock = locks.info(name)
+    return _row(lock) if lock else None
 
 
 def _sorted(found: Iterable[LockInfo], sort: str, most: int) -> tuple[list[LockInfo], int]:
@@ -130,7 +167,7 @@ def _sorted(found: Iterable[LockInfo], sort: str, most: int) -> tuple[list[LockI
             yield lock
 
     pick = heapq.nlargest if sort.startswith("-") else heapq.nsmallest
-    return pick(most, counted(), key=SORTS[sort.removeprefix("-")]), total
+    return pick(most, counted(), key=admin.SORTS[sort.removeprefix("-")]), total
 
 
 def _row(lock: LockInfo) -> Row:

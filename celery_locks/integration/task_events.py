@@ -1,16 +1,14 @@
 """Celery's own events about locks, for Flower and other monitors; sent by workers with ``-E``.
 
-``task-lock-acquired``, ``task-lock-conflict``, ``task-lock-released``, ``task-lock-lost``, each
-with the task's ``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows
-(``waited``, ``held_for``, ``policy``, ``why``).
+``lock-acquired``, ``lock-conflict``, ``lock-released``, ``lock-lost``, each with the task's
+``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows (``waited``,
+``held_for``, ``policy``, ``why``). Not ``task-…``: a monitor takes an event of that kind that it
+does not know for a state of the task. ``app.conf.locks_events = False`` sends none of them.
 
 The process that runs the task sends them: in a prefork pool that is the child, which the events of
 the worker's main process do not come from. A task never waits for the broker here: events are
 appended to a deque, and a thread sends them in batches, as the worker does with its own. What a
 broker that is away does not take is dropped.
-
-A monitor takes a ``task-…`` event that it does not know for a state of the task: until the task
-ends, Flower shows it as LOCK-ACQUIRED. ``app.conf.locks_events = False`` sends none of them.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ logger = logging.getLogger("celery_locks")
 EVERY = 0.2
 _MOST = 10_000
 TYPES = {
-    "acquired": "task-lock-acquired",
-    "conflict": "task-lock-conflict",
-    "released": "task-lock-released",
-    "lost": "task-lock-lost",
+    "acquired": "lock-acquired",
+    "conflict": "lock-conflict",
+    "released": "lock-released",
+    "lost": "lock-lost",
 }
 _FIELDS = ("waited", "held_for", "policy", "why", "ours")
 
@@ -107,7 +105,7 @@ class Sender:
                     self._hostname,
                     channel=producer.channel,
                     buffer_while_offline=False,
-                    buffer_group=frozenset({"task"}),
+                    buffer_group=frozenset({"lock"}),
                     buffer_limit=_MOST + 1,
                 )
                 with dispatcher:

@@ -56,7 +56,7 @@ class Recorder:
         self._unsent: Batch = []
         self._process, self._number = os.urandom(8).hex(), 0
         self._is_started = native_lock()
-        self._is_sending = False
+        self._is_sending = self._is_in_trouble = False
         self._bell = native_lock()
         self._bell.acquire()
 
@@ -95,12 +95,17 @@ class Recorder:
             self._is_sending = True
             try:
                 self.flush()
-            except LockUnavailable:
-                original("time", "sleep")(0.1)  # the rest of the library says so
-            except Exception:
-                logger.exception("the lock metrics met an error and go on")
-                original("time", "sleep")(EVERY)
+                self._is_in_trouble = False
+            except Exception as error:  # noqa: BLE001 (nothing may end this thread)
+                self._complain(error)
+                original("time", "sleep")(0.1)
             self._is_sending = False
+
+    def _complain(self, error: Exception) -> None:
+        """Once for each time that it begins, and not of a server that everybody misses."""
+        if not self._is_in_trouble and not isinstance(error, LockUnavailable):
+            logger.error("the lock metrics cannot be sent now, and are kept", exc_info=error)
+        self._is_in_trouble = True
 
     def flush(self) -> None:
         """Send what was counted until now; raises ``LockUnavailable`` and keeps it then."""

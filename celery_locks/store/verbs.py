@@ -31,6 +31,8 @@ DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 PAGE = 100
+# An act names up to sixteen holders.
+HISTORY_PAGE = 50
 # What trim.lua clears up, in the order in which it has to be done.
 TRIMMED = ("records", "index", "stops", "done")
 # What a waiter that is handed the lock has of it until it renews (CLAIM_MS in common.lua).
@@ -254,7 +256,11 @@ class Verbs:
         return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
 
     def history(
-        self, root: str, before: str = "", size: int = PAGE, of: Literal["log", "past"] = "log"
+        self,
+        root: str,
+        before: str = "",
+        size: int = HISTORY_PAGE,
+        of: Literal["log", "past"] = "log",
     ) -> Call:
         """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
 

@@ -12,7 +12,7 @@ from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 from celery_locks.web.fields import Asked
 from celery_locks.web.replies import Refusal
-from celery_locks.web.snapshot import Snapshot, server_time
+from celery_locks.web.snapshot import Shot, Snapshot, server_time
 
 # The order that each sort has where none is asked for: what an operator looks for comes first.
 ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
@@ -153,11 +153,11 @@ def _row(lock: LockInfo, holder: Holder) -> dict[str, Any]:
     return {"name": lock.name, **holder.as_dict(), "as_of": lock.as_of}
 
 
-def _locks_of(site: Site, task_id: str) -> Iterator[tuple[LockInfo, Holder]]:
+def _locks_of(site: Site, shot: Shot, task_id: str) -> Iterator[tuple[LockInfo, Holder]]:
     """What this task holds: found in the list, and then seen to be so."""
     listed = (
         lock.name
-        for lock in site.snapshot.exact().locks
+        for lock in shot.locks
         if any(holder.task_id == task_id for holder in lock.holders)
     )
     for name in listed:
@@ -168,13 +168,14 @@ def _locks_of(site: Site, task_id: str) -> Iterator[tuple[LockInfo, Holder]]:
 
 
 def task_lock(site: Site, asked: Asked) -> dict[str, Any]:
-    found = [_row(lock, holder) for lock, holder in _locks_of(site, asked["id"])]
-    return {"task_id": asked["id"], "locked": bool(found), "locks": found}
+    task_id, shot = asked["id"], site.snapshot.exact()
+    found = [_row(lock, holder) for lock, holder in _locks_of(site, shot, task_id)]
+    return {"task_id": task_id, "locked": bool(found), "locks": found, "as_of": shot.as_of}
 
 
 def release_task(site: Site, asked: Asked) -> dict[str, Any]:
     task_id = asked["id"]
-    held = list(_locks_of(site, task_id))
+    held = list(_locks_of(site, site.snapshot.fresh(), task_id))
     if not held:
         raise Refusal(404, f"Task {task_id!r} holds no lock.")
     how = {word: asked[word] for word in ("reason", "by", "grace")}

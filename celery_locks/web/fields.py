@@ -17,7 +17,7 @@ Asked = dict[str, Any]
 Kind = Literal["text", "name", "whole", "number", "flag"]
 _TYPES = {"text": "string", "name": "string", "whole": "integer", "number": "number"}
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
-_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
+_NUMBER = re.compile(r"-?[0-9]{1,99}(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
 _FLAGS = {"true": True, "false": False}
 _MOST_PARAMETERS = 50
 

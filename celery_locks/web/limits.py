@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import anyio
+from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from starlette.requests import Request
 
@@ -19,7 +19,7 @@ _MINUTE = 60.0
 _MOST_ADDRESSES = 100_000
 # A release with a grace waits for up to a minute: those must not keep everybody from looking.
 _THREADS = {"GET": 16, "POST": 8}
-_limiters: RunVar[dict[str, anyio.CapacityLimiter]] = RunVar("celery_locks.web")
+_limiters: RunVar[dict[str, CapacityLimiter]] = RunVar("celery_locks.web")
 T = TypeVar("T")
 
 
@@ -67,6 +67,6 @@ async def in_thread(method: str, function: Callable[..., T], *args: Any) -> T:
     """Run what blocks beside the event loop; looking and changing have threads of their own."""
     limiters = _limiters.get(None)
     if limiters is None:
-        limiters = {name: anyio.CapacityLimiter(count) for name, count in _THREADS.items()}
+        limiters = {name: CapacityLimiter(count) for name, count in _THREADS.items()}
         _limiters.set(limiters)
-    return await anyio.to_thread.run_sync(function, *args, limiter=limiters[method])
+    return await to_thread.run_sync(function, *args, limiter=limiters[method])

@@ -112,7 +112,9 @@ SCHEMAS: dict[str, Schema] = {
     "Swept": _object(freed=_list_of(_ref("Stale")), spared=_list_of(_ref("Stale")), doubt=_TEXT),
     "HeldByTask": _object(name=_TEXT, **_HOLDER, as_of=_NUMBER),
     "TaskLocks": _object(locks=_list_of(_ref("HeldByTask")), total=_WHOLE, as_of=_NUMBER),
-    "TaskLock": _object(task_id=_TEXT, locked=_FLAG, locks=_list_of(_ref("HeldByTask"))),
+    "TaskLock": _object(
+        task_id=_TEXT, locked=_FLAG, locks=_list_of(_ref("HeldByTask")), as_of=_NUMBER
+    ),
     "FreedTask": _object(task_id=_TEXT, freed=_list_of(_ref("HeldByTask"))),
 }
 _ERRORS = {

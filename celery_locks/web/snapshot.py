@@ -70,7 +70,7 @@ def server_time(locks: Locks) -> float:
 
 
 class Snapshot:
-    """Safe to share between threads; ``recent`` and ``exact`` block until there is a list.
+    """Safe to share between threads; asking blocks until there is a list.
 
     ``read`` gives the server's time and all locks, ``look`` one lock by its name.
     """
@@ -102,10 +102,13 @@ class Snapshot:
 
     def exact(self) -> Shot:
         """For questions about one task: read now if that costs little, else as ``recent``."""
-        shot, now = self._shot, self._clock()
-        if shot is None or shot.read_in < _CHEAP:
-            return self._got(since=now, instead=now)
-        return self.recent()
+        shot = self._shot
+        return self.fresh() if shot is None or shot.read_in < _CHEAP else self.recent()
+
+    def fresh(self) -> Shot:
+        """For changes: read now, whatever it costs."""
+        now = self._clock()
+        return self._got(since=now, instead=now)
 
     def _got(self, since: float, instead: float) -> Shot:
         """A shot begun after ``since``; where that takes long, one begun after ``instead``."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_locks import Locks, metrics
+from celery_locks import LeaseLost, Locks, admin, metrics
 from celery_locks.events import emit
 from celery_locks.metrics.collector import read_counts
 from celery_locks.store.telemetry_verbs import Field
@@ -111,13 +111,22 @@ def test_killed_child_is_counted_by_its_parent(rig: Rig, watched: Watched) -> No
     assert watched["hold_seconds_count", "late"] == 0
 
 
+def test_lost_lease_is_counted_with_its_reason(rig: Rig, watched: Watched) -> None:
+    run = rig.task("work").delay("taken", "taken-gate")
+    rig.wait_started(run)
+    admin.force_release(rig.locks, "taken", reason="a test", by="tests")
+    with pytest.raises(LeaseLost):
+        run.get(timeout=PATIENCE)
+    watched.wait(1, "lost_total", "revoked", "work")
+
+
 @contextmanager
 def captured(app: Any) -> Iterator[list[dict[str, Any]]]:
     """The events about locks that a monitor sees."""
     seen: list[dict[str, Any]] = []
 
     def note(event: dict[str, Any]) -> None:
-        if event["type"].startswith("task-lock-"):
+        if event["type"].startswith("lock-"):
             seen.append(event)
 
     with app.connection_for_read() as connection:
@@ -156,13 +165,13 @@ def test_monitor_sees_the_locks(rig: Rig) -> None:
         wait_until(lambda: len(of(run)) == 2 and len(of(busy)) == 1, PATIENCE, what="the events")
         acquired, released = of(run)
         [conflict] = of(busy)
-    assert acquired["type"] == "task-lock-acquired"
+    assert acquired["type"] == "lock-acquired"
     assert (acquired["lock"], acquired["fence"]) == ("watched", start["fence"])
     assert acquired["pid"] == start["pid"]
     assert acquired["name"] == "work"
-    assert released["type"] == "task-lock-released"
+    assert released["type"] == "lock-released"
     assert released["held_for"] > 0
-    assert (conflict["type"], conflict["policy"]) == ("task-lock-conflict", "skip")
+    assert (conflict["type"], conflict["policy"]) == ("lock-conflict", "skip")
 
 
 # With the others the process ends like any that runs Python, as gevent's does.
@@ -204,6 +213,8 @@ def on_terminal(rig: Rig, prefix: str) -> str:
 
 def test_command_serves_the_whole_fleet(rig: Rig, watched: Watched) -> None:
     """One exporter beside the workers, which asks the server and nobody else."""
+    rig.task("work").delay("fleet").get(timeout=PATIENCE)
+    watched.wait(1, "acquired_total", "work")
     command = [sys.executable, "-c", "from celery_locks.cli import main; main()"]
     command += ["--url", rig.server.url, "metrics", "--port", "0"]
     serving = subprocess.Popen(

@@ -87,7 +87,7 @@ def running(rig: Rig, key: str) -> Any:
 
 def take(rig: Rig, name: str, **said: Any) -> None:
     """Held by nobody who renews it."""
-    spec, token = LockSpec(name, 60), f"t-{next(_numbers)}"
+    spec, token = LockSpec(name, 600), f"t-{next(_numbers)}"
     rig.locks.perform(rig.locks.verbs.acquire(spec, token, Holder(**said)))
 
 
@@ -107,8 +107,12 @@ def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> Non
     [lock] = get(app, "locks", glob=key, task="wor*", state="held")["locks"]
     assert lock["holders"][0]["task_id"] == result.id
 
-    [holder] = get(app, "locks/info", name=key)["holders"]
-    assert holder["liveness"]["verdict"] == "running"
+    def seen_running() -> Any:
+        """A worker on a busy machine may answer too late the first time."""
+        [holder] = get(app, "locks/info", name=key)["holders"]
+        return holder if holder["liveness"]["verdict"] == "running" else None
+
+    holder = wait_until(seen_running, PATIENCE, what="the worker's answer")
     assert "is alive and runs it" in holder["liveness"]["sentence"]
     assert (
         f"Task {result.id} holds lock" in get(app, "locks/why", subject=result.id)["sentences"][0]
@@ -124,12 +128,9 @@ def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> Non
     assert [row["name"] for row in freed["freed"]] == [key]
     assert not rig.locks.holders(key)
     assert key not in listed(app, limit=500)
-    assert get(app, f"tasks/{result.id}/lock") == {
-        "task_id": result.id,
-        "locked": False,
-        "locks": [],
-    }
-    [act] = get(app, "locks/history", name=key)["acts"]
+    held = get(app, f"tasks/{result.id}/lock")
+    assert (held["locked"], held["locks"]) == (False, [])
+    [act] = get(app, "locks/history", name=key, only_acts="true")["acts"]
     assert (act["act"], act["why"]) == ("force_release", "it hangs")
     assert act["by"] == "ann over the web from 10.0.0.7 with write key 1"
     assert act["holders"][0]["task_id"] == result.id
@@ -145,7 +146,7 @@ def test_release_with_a_grace_lets_the_task_end_by_itself(rig: Rig, app: Any, ke
     assert post(app, "locks/release", name=key, grace=0.3)["freed"][0]["task_id"] == "t1"
     assert post(app, "locks/release", 404, name=key) == f"Nobody holds lock '{key}'."
     assert get(app, "locks/info", 404, name=key).startswith(f"Nobody holds lock '{key}'")
-    acts = [act["act"] for act in get(app, "locks/history", name=key)["acts"]]
+    acts = [act["act"] for act in get(app, "locks/history", name=key, only_acts="true")["acts"]]
     assert acts == ["force_release", "stop", "stop"]
 
 
@@ -167,7 +168,7 @@ def test_hostile_name_is_a_name_like_any_other(rig: Rig, plain: Any, name: str) 
     assert name in listed(plain, worker=name, limit=500)
     assert get(plain, "locks/why", subject=name)["locks"][0]["name"] == name
     assert post(plain, "locks/release", name=name, reason=name[:500])["freed"][0]["task"] == name
-    assert get(plain, "locks/history", name=name)["acts"][0]["why"] == name[:500]
+    assert get(plain, "locks/history", name=name, only_acts="true")["acts"][0]["why"] == name[:500]
     assert get(plain, "locks/info", 404, name=name)
 
 
@@ -251,8 +252,8 @@ def served(rig: Rig, *arguments: str, alone: bool = True, **more: str) -> Iterat
         assert address, line + process.communicate(timeout=PATIENCE)[1]
         yield address.group()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in said[1]
+        assert process.communicate(timeout=PATIENCE)[1] == ""
+        assert process.returncode == 0
     finally:
         process.kill()
         process.communicate()
@@ -275,8 +276,8 @@ def test_command_serves_with_keys(rig: Rig, key: str) -> None:
     with served(rig, alone=False, **keys) as address:
         assert fetched(address)[0] == 200
         assert fetched(f"{address}api/v1/me")[0] == 401
-        status, text = fetched(f"{address}api/v1/locks/info?name={key}", **MAY_READ)
-        assert (status, "is alive and runs it" in text) == (200, True)
+        info = f"{address}api/v1/locks/info?name={key}"
+        wait_until(lambda: "is alive and runs it" in fetched(info, **MAY_READ)[1], PATIENCE)
         freed = httpx.post(
             f"{address}api/v1/locks/release",
             json={"name": key},
@@ -301,10 +302,11 @@ def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
     [
         ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
         (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
-        (["--open", "--host", "::"], "--open is for this machine only, and :: is not"),
-        (["--open", "--port", "65536"], "65536 is not in the range"),
-        (["--open", "--host", "192.0.2.1"], "--open is for this machine only"),
-        (["--open", "--host", "127.0.0.1", "--port", "{taken}"], "Nothing can be served at"),
+        (
+            ["--open", "--host", "::", "--port", "0"],
+            "--open is for this machine only, and :: is not",
+        ),
+        (["--open", "--port", "{taken}"], "Nothing can be served at"),
     ],
 )
 def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:

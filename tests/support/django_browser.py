@@ -36,14 +36,16 @@ def release(page: Page, glob: str) -> dict[str, Any]:
     page.fill("#searchbar", glob)
     page.press("#searchbar", "Enter")
     page.click("#result_list tbody a")
-    heading = page.inner_text("h1")
+    heading = page.inner_text("#content h1")
     page.click("text=Release…")
     page.fill("#id_reason", "seen in a browser")
     page.click("text=Release the lock")
     return {
         "heading": heading,
         "message": page.inner_text(".messagelist"),
-        "sheet": page.evaluate("getComputedStyle(document.querySelector('h1')).overflowWrap"),
+        "sheet": page.evaluate(
+            "getComputedStyle(document.querySelector('#content h1')).overflowWrap"
+        ),
     }
 
 

@@ -81,6 +81,11 @@ def test_line_says_what_happened(
     assert words in record.getMessage()
 
 
+def test_release_that_came_too_late_says_so(log: pytest.LogCaptureFixture) -> None:
+    emit("released", "a", "token", 7, held_for=2.0, ours=False)
+    assert "lock 'a' was no longer ours to release, after 2.000 s" in log.text
+
+
 def test_record_has_the_fields(log: pytest.LogCaptureFixture) -> None:
     """What a JSON formatter writes, so that nobody has to parse sentences."""
     emit("skipped", "a", "token", 7, **DETAIL)

@@ -168,6 +168,26 @@ def test_lost_replies_neither_lose_nor_double(locks: Locks, before: bool) -> Non
     assert read_counts(locks) == {Field("skipped", "t"): 3}
 
 
+def test_trouble_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two seconds for a night would be all that the log has."""
+    monkeypatch.setattr(recorder_room, "EVERY", 0.001)
+    asked = threading.Semaphore(0)
+
+    def broken() -> Any:
+        asked.release()
+        raise RuntimeError("no such server")
+
+    recorder = Recorder(broken)
+    recorder(event("skipped", task="t"))
+    for _ in range(3):
+        assert asked.acquire(timeout=30)
+    recorder.settle(0)
+    recorder.after_fork()
+    assert caplog.text.count("cannot be sent now") == 1
+
+
 def test_server_that_is_away_at_the_end_is_not_waited_for(locks: Locks) -> None:
     flaky: Any = Flaky(locks, 10**9)
     recorder = Recorder(lambda: flaky)

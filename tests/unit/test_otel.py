@@ -8,12 +8,14 @@ from typing import Any
 
 import fakeredis
 import pytest
+from celery import Celery
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from celery_locks import Locks, LockUnavailable, events, otel
+from celery_locks import LockedTask, Locks, LockUnavailable, events, otel
 from celery_locks.events import emit
+from celery_locks.testing import hold_lock, in_memory_locks
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,27 @@ def test_lock_of_a_task_is_in_its_span(traced: Traced, locks: Locks) -> None:
     assert conflict.attributes["celery_locks.policy"] == "direct"  # type: ignore[index]
     assert names(task) == ["lock.released"]
     assert task.events[0].attributes["celery_locks.held_for"] >= 0  # type: ignore[index, operator]
+
+
+def test_task_that_is_skipped_says_so_in_its_span(traced: Traced) -> None:
+    otel.install(tracer_provider=traced.provider)
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.task_always_eager = True
+
+    @app.task(base=LockedTask, name="bill", lock_key="invoice", shared=False)
+    def bill() -> None: ...
+
+    with in_memory_locks(app), hold_lock("invoice", app=app):
+        with traced.tracer.start_as_current_span("run/bill"):
+            run = bill.apply_async()
+    app.close()
+    [task] = traced.spans("run/bill")
+    assert names(task) == ["lock.skipped"]
+    assert task.events[0].attributes["celery_locks.task_id"] == run.id  # type: ignore[index]
+    said: Any = traced.spans("lock.acquire")[-1].attributes
+    assert said["celery_locks.policy"] == "skip"
+    assert said["celery_locks.outcome"] == "conflict"
+    assert said["celery_locks.task"] == "bill"
 
 
 def test_span_is_as_long_as_the_wait(traced: Traced) -> None:

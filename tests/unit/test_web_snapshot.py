@@ -108,6 +108,7 @@ def test_exact_is_read_now_where_that_costs_little(store: Store) -> None:
     slow = store.snapshot.exact()
     store.now += 0.001
     assert store.snapshot.exact() is slow
+    assert store.snapshot.fresh() is not slow
 
 
 def test_trouble_is_told_to_all_and_over_when_it_is_over(store: Store) -> None:

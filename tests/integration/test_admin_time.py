@@ -1,0 +1,74 @@
+"""What operators ask for keeps the server busy for less than 5 ms a call, with everything full."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_locks import Holder, Locks
+from celery_locks.model import LockSpec
+from celery_locks.store.base import Call
+from celery_locks.store.verbs import TRIMMED, Trimmed, Verbs
+from celery_locks.testing.servers import EmbeddedServer
+
+MOST = 5000  # microseconds
+HOLDER = Holder(task_id="7c1f" * 9, task="shop.invoices.bill", worker="w@host.example", pid=4711)
+
+CALLS: dict[str, Callable[[Verbs, str], Call]] = {
+    "list": lambda verbs, root: verbs.page(),
+    "history of acts": lambda verbs, root: verbs.history(root),
+    "history of holds": lambda verbs, root: verbs.history(root, of="past"),
+    "usual": lambda verbs, root: verbs.usual(root),
+    **{
+        f"trim of {part}": lambda verbs, root, part=part: verbs.trim(root, part)  # type: ignore[misc]
+        for part in TRIMMED
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[EmbeddedServer]:
+    """Acts upon semaphores of sixteen, long reasons, a thousand tasks, leftovers on every page."""
+    with EmbeddedServer() as server, server.client() as client:
+        locks = Locks.from_url(server.url)
+        verbs, root = locks.verbs, locks.verbs.root("")
+        for act in range(60):
+            for slot in range(16):
+                spec = LockSpec("semaphore", limit=16)
+                locks.perform(verbs.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
+            locks.perform(verbs.force_release("semaphore", "", "ann@host", "it hung " * 60))
+        for number in range(600):
+            token = f"{number:024x}"
+            locks.perform(verbs.acquire(LockSpec(f"invoice:{number}"), token, HOLDER))
+            record = client.hget(f"{root}records", token)
+            holder = ("from", token, "from", 1, "from", record)
+            client.execute_command(
+                "XADD", f"{root}past", "*", "act", "held", "name", "x", "held", 1, *holder
+            )
+        for number in range(0, 600, 2):
+            client.delete(f"{root}h:invoice:{number}")
+        holds = "12345678 " * 16
+        client.hset(f"{root}usual", mapping={f"shop.tasks.task{n}": holds for n in range(1000)})
+        client.hset(f"{root}stops", mapping={f"{n:024x}": 1 for n in range(0, 2000, 2)})
+        client.zadd(f"{root}done", {f"invoice:{n}": n for n in range(600)})
+        locks.close()
+        yield server
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_call_keeps_the_server_busy_briefly(full: EmbeddedServer, what: str) -> None:
+    """The shortest of several: on a busy machine the server itself is made to wait."""
+    locks = Locks.from_url(full.url)
+    call = CALLS[what](locks.verbs, locks.verbs.root(""))
+    with full.client() as client:
+        client.config_set("slowlog-log-slower-than", 0)
+        took = []
+        for _ in range(10):
+            client.slowlog_reset()
+            answer = locks.perform(call)
+            scripts = [e["duration"] for e in client.slowlog_get() if b"EVAL" in e["command"]]
+            if isinstance(answer, Trimmed) and not answer.entries:
+                break  # nothing is left of it to measure
+            took.append(max(scripts))
+    locks.close()
+    print(f"{what}: {min(took)} µs, the shortest of {len(took)}")
+    assert min(took) < MOST
