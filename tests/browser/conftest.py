@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.desk import Desk, desk_over
+from tests.browser.desk import Desk, desk_over, with_keys
 
 # Started as root in a container, and never to talk to anybody but us.
 ARGUMENTS = [
@@ -46,5 +46,5 @@ def _miss(sentence: str) -> None:
 @pytest.fixture
 def desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
     """A site without a Celery app; fails when the browser complained of anything unexpected."""
-    with desk_over(browser, valkey.url, lambda locks: locks) as desk:
+    with desk_over(browser, valkey.url, with_keys) as desk:
         yield desk

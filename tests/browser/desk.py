@@ -27,13 +27,15 @@ _numbers = itertools.count(1)
 expect.set_options(timeout=PATIENCE * 1000)
 
 
+def with_keys(source: Any) -> Any:
+    return create_app(source, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000)
+
+
 class Site:
     """The web surface on a port of its own, which it keeps when it goes away and comes back."""
 
-    def __init__(self, source: Any) -> None:
-        self._app = create_app(
-            source, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000
-        )
+    def __init__(self, app: Any) -> None:
+        self._app = app
         self._socket = _listening(0)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
@@ -147,7 +149,7 @@ class Desk:
         if key:
             context.add_init_script(
                 f"sessionStorage.getItem('seen') || (sessionStorage.setItem('seen', 1), "
-                f"sessionStorage.setItem('celery-locks.key /', '{key}'))"
+                f"sessionStorage.setItem('celery-locks.key ' + location.pathname, '{key}'))"
             )
         page = context.new_page()
         page.on("console", self._hear)
@@ -177,10 +179,10 @@ class Desk:
 
 
 @contextmanager
-def desk_over(browser: Browser, url: str, source: Callable[[Locks], Any]) -> Iterator[Desk]:
-    """``source`` makes of the locks what the site is over: they themselves, or a Celery app."""
+def desk_over(browser: Browser, url: str, app_of: Callable[[Locks], Any]) -> Iterator[Desk]:
+    """``app_of`` makes the ASGI app for some locks."""
     crowd = Crowd(Locks.from_url(url, prefix=f"page-{next(_numbers)}"))
-    desk = Desk(browser, crowd, Site(source(crowd.locks)))
+    desk = Desk(browser, crowd, Site(app_of(crowd.locks)))
     try:
         yield desk
     finally:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from celery_locks import admin
-from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Desk, row, somebody
+from celery_locks import Locks, admin
+from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.web import create_app
+from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Desk, desk_over, row, somebody
 from tests.support.waiting import wait_until
 
 HOSTILE = [
@@ -212,6 +216,24 @@ def test_hostile_names_are_text_and_can_be_released(desk: Desk) -> None:
     page.click("nav >> text=History")
     expect(page.locator("#history .timeline li")).to_have_count(len(HOSTILE))
     assert page.locator("main img, main script, dialog script").count() == 0
+
+
+def test_page_works_where_it_is_mounted(browser: Browser, valkey: EmbeddedServer) -> None:
+    """Below a path of another app, open to all: no key, and a change is still known as ours."""
+
+    def mounted(locks: Locks) -> Starlette:
+        return Starlette(routes=[Mount("/ops/locks", create_app(locks, open_to_all=True))])
+
+    with desk_over(browser, valkey.url, mounted) as desk:
+        desk.expect_complaints("status of 404")
+        desk.hold("invoice:42")
+        page = desk.open("ops/locks#lock=invoice:42", key=None)
+        assert page.url.endswith("/ops/locks/#lock=invoice:42")
+        expect(page.locator("#sign-out")).to_be_hidden()
+        page.click("text=Release …")
+        release(page, "stuck")
+        expect(page.locator("#outcomes")).to_contain_text("Took lock invoice:42")
+        expect(page.locator("#empty")).to_be_visible()
 
 
 def test_keyboard_alone_releases_a_lock(desk: Desk) -> None:

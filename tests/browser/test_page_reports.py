@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from celery_locks import Locks
 from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.desk import PATIENCE, Desk, desk_over
+from tests.browser.desk import PATIENCE, Desk, desk_over, with_keys
 from tests.support.waiting import wait_until
 
 
@@ -33,10 +34,10 @@ def test_reports_without_an_app_explain_what_needs_one(desk: Desk) -> None:
 def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
     """A site that knows the Celery app, of which no worker runs."""
 
-    def app_over(locks: Locks) -> Celery:
+    def app_over(locks: Locks) -> Any:
         app = Celery("shop", broker=valkey.url, set_as_current=False)
         app.conf.update(locks_url=valkey.url, locks_prefix=locks.verbs.prefix)
-        return app
+        return with_keys(app)
 
     with desk_over(browser, valkey.url, app_over) as desk:
         yield desk
