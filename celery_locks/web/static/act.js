@@ -36,23 +36,42 @@ function show(kind, lock, token) {
 function form(kind, lock, token) {
   const isRelease = kind === "release";
   const chosen = lock.holders.find((one) => one.token === token) ?? lock.holders[0];
-  const made = el("form", { class: "act", method: "dialog" },
+  const made = el(
+    "form",
+    { class: "act", method: "dialog" },
     el("h2", { id: "act-title" }, isRelease ? "Release lock" : "Ask to stop"),
     el("p", { class: "lock-name" }, shown(lock.name)),
     holderChoice(lock, chosen, isRelease),
     el("p", { class: "small consequences" }),
     reasonField(isRelease),
-    el("div", { class: "pair" },
+    el(
+      "div",
+      { class: "pair" },
       isRelease && graceField(),
-      el("label", {}, "Your name, for the record", el("input", { name: "by", maxlength: "200", autocomplete: "name", value: signature() }))),
+      el(
+        "label",
+        {},
+        "Your name, for the record",
+        el("input", { name: "by", maxlength: "200", autocomplete: "name", value: signature() }),
+      ),
+    ),
     isRelease && sureField(),
     el("p", { class: "refusal", role: "alert" }),
-    el("div", { class: "buttons" },
+    el(
+      "div",
+      { class: "buttons" },
       el("button", { type: "button", class: "cancel", onclick: () => $("act").close() }, "Cancel"),
-      el("button", { class: isRelease ? "danger" : "primary" }, isRelease ? "Release" : "Ask to stop")));
+      el("button", { class: isRelease ? "danger" : "primary" }, isRelease ? "Release" : "Ask to stop"),
+    ),
+  );
   fit(made, lock, chosen, isRelease);
   made.querySelector("fieldset").addEventListener("change", (event) => {
-    fit(made, lock, lock.holders.find((one) => one.token === event.target.value), isRelease);
+    fit(
+      made,
+      lock,
+      lock.holders.find((one) => one.token === event.target.value),
+      isRelease,
+    );
   });
   made.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -63,11 +82,32 @@ function form(kind, lock, token) {
 
 function holderChoice(lock, chosen, isRelease) {
   const title = isRelease ? "It will be taken from" : "This holder is asked";
-  return el("fieldset", { class: "whom" }, el("legend", {}, title), ...lock.holders.map((holder) =>
-    el("label", {},
-      el("input", { type: "radio", name: "token", value: holder.token, checked: holder === chosen, class: lock.holders.length === 1 && "sr" }),
-      el("span", {}, shown(who(holder)), el("small", {}, `held for ${span(lock.as_of - holder.acquired_at)}, fence ${holder.fence}`),
-        holder.liveness && el("small", { class: `verdict ${holder.liveness.verdict}` }, shown(holder.liveness.sentence))))));
+  return el(
+    "fieldset",
+    { class: "whom" },
+    el("legend", {}, title),
+    ...lock.holders.map((holder) =>
+      el(
+        "label",
+        {},
+        el("input", {
+          type: "radio",
+          name: "token",
+          value: holder.token,
+          checked: holder === chosen,
+          class: lock.holders.length === 1 && "sr",
+        }),
+        el(
+          "span",
+          {},
+          shown(who(holder)),
+          el("small", {}, `held for ${span(lock.as_of - holder.acquired_at)}, fence ${holder.fence}`),
+          holder.liveness &&
+            el("small", { class: `verdict ${holder.liveness.verdict}` }, shown(holder.liveness.sentence)),
+        ),
+      ),
+    ),
+  );
 }
 
 // What is to be known and confirmed depends on the holder that is chosen.
@@ -83,25 +123,47 @@ function fit(made, lock, holder, isRelease) {
 }
 
 function consequences(lock, holder) {
-  const next = lock.waiters.length ? `The first of ${plural(lock.waiters.length, "waiter", "waiters")} gets it at once. ` : "";
-  if (isQueued(holder)) return `${next}The message stays in the queue and needs the lock again when it begins.`;
+  const next = lock.waiters.length
+    ? `The first of ${plural(lock.waiters.length, "waiter", "waiters")} gets it at once. `
+    : "";
+  if (isQueued(holder))
+    return `${next}The message stays in the queue and needs the lock again when it begins.`;
   if (isKept(holder)) return `${next}Its work has ended already.`;
   return `${next}The holder learns of it with its next renewal, within ${span(holder.ttl / 3)}; what it writes until then only a fence can refuse.`;
 }
 
 function reasonField(isRequired) {
   const label = isRequired ? "Reason" : "Reason (may be empty)";
-  return el("label", {}, label, el("textarea", { name: "reason", rows: "2", maxlength: "500", required: isRequired, placeholder: "For whoever reads the history tomorrow" }));
+  return el(
+    "label",
+    {},
+    label,
+    el("textarea", {
+      name: "reason",
+      rows: "2",
+      maxlength: "500",
+      required: isRequired,
+      placeholder: "For whoever reads the history tomorrow",
+    }),
+  );
 }
 
 function graceField() {
-  return el("label", { title: "It is asked to stop first, and has so long to give the lock back by itself" }, "Grace, in seconds",
-    el("input", { name: "grace", type: "number", min: "0", max: "60", step: "1", required: true }));
+  return el(
+    "label",
+    { title: "It is asked to stop first, and has so long to give the lock back by itself" },
+    "Grace, in seconds",
+    el("input", { name: "grace", type: "number", min: "0", max: "60", step: "1", required: true }),
+  );
 }
 
 function sureField() {
-  return el("label", { class: "sure" }, el("input", { type: "checkbox", name: "sure" }),
-    el("span", {}, "It seems to be at work. Take the lock from it all the same."));
+  return el(
+    "label",
+    { class: "sure" },
+    el("input", { type: "checkbox", name: "sure" }),
+    el("span", {}, "It seems to be at work. Take the lock from it all the same."),
+  );
 }
 
 function isAtWork(holder) {
@@ -135,8 +197,12 @@ async function send(kind, lock, made) {
 function outcome(kind, lock, answer, grace) {
   const name = spelled(lock.name);
   const whom = (answer.freed ?? answer.asked ?? []).map((one) => spelled(who(one))).join(", ");
-  if (kind === "stop") return whom ? `Asked ${whom} to stop and give back ${name}.` : `Nobody was there to be asked: ${name} had been given back.`;
-  if (!whom) return grace ? `The holder of ${name} gave it back by itself.` : `${name} had been given back already.`;
+  if (kind === "stop")
+    return whom
+      ? `Asked ${whom} to stop and give back ${name}.`
+      : `Nobody was there to be asked: ${name} had been given back.`;
+  if (!whom)
+    return grace ? `The holder of ${name} gave it back by itself.` : `${name} had been given back already.`;
   return `Took lock ${name} from ${whom}.`;
 }
 

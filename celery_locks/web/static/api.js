@@ -36,7 +36,9 @@ export class Refusal extends Error {
 }
 
 export function get(path, asked = {}) {
-  const said = Object.entries(asked).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const said = Object.entries(asked).filter(
+    ([, value]) => value !== "" && value !== null && value !== undefined,
+  );
   const query = new URLSearchParams(said);
   return answer(said.length ? `${path}?${query}` : path, {});
 }

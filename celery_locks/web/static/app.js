@@ -22,8 +22,14 @@ let nextTry = 0;
 
 function asked() {
   return {
-    glob: glob(place.q), task: glob(place.task), worker: place.worker, state: place.state,
-    sort: place.sort, order: place.order, limit: PAGE, offset: (Number(place.page) - 1) * PAGE,
+    glob: glob(place.q),
+    task: glob(place.task),
+    worker: place.worker,
+    state: place.state,
+    sort: place.sort,
+    order: place.order,
+    limit: PAGE,
+    offset: (Number(place.page) - 1) * PAGE,
   };
 }
 

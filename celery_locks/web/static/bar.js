@@ -16,7 +16,12 @@ export class Bar {
   constructor() {
     this.fill = el("i", {});
     this.text = el("span", { class: "left-text" });
-    this.node = el("div", { class: "left-bar" }, el("span", { class: "track", "aria-hidden": "true" }, this.fill), this.text);
+    this.node = el(
+      "div",
+      { class: "left-bar" },
+      el("span", { class: "track", "aria-hidden": "true" }, this.fill),
+      this.text,
+    );
     this.holder = null;
     this.drawn = null;
     bars.add(this);

@@ -1,17 +1,15 @@
 // One lock in full, beside the list: who has it, whether that lives, who waits, what was before.
 
-import { openAct } from "./act.js";
 import { get } from "./api.js";
-import { Bar } from "./bar.js";
+import { Card } from "./card.js";
 import { chart } from "./chart.js";
 import { heard, serverNow } from "./clock.js";
 import { $, el, live, tell } from "./dom.js";
-import { holderPieces, stateBadge, taskName, wherePieces } from "./people.js";
-import { go, linkTo, place } from "./place.js";
+import { holderPieces, wherePieces } from "./people.js";
+import { go, place } from "./place.js";
 import { Poller } from "./poller.js";
-import { mayWrite, READ_ONLY } from "./session.js";
 import { timeline } from "./timeline.js";
-import { brief, isKept, isQueued, moment, plural, shown, span, spelled, utc, who } from "./text.js";
+import { brief, plural, shown, span, spelled, who } from "./text.js";
 
 const PAST = 200;
 const WAITERS_SHOWN = 20;
@@ -61,14 +59,15 @@ async function askInfo() {
     if (name === shownName) showLock(answer);
   } catch (error) {
     if (error.status !== 404) throw error;
-    if (name === shownName) showLock({ name, limit: 1, holders: [], waiters: [], isFree: true });
+    if (name === shownName) showLock({ name, limit: 1, holders: [], waiters: [] });
   }
 }
 
 async function askStory() {
   const name = shownName;
   const [why, history] = await Promise.all([
-    get("locks/why", { subject: name }), get("locks/history", { name, limit: PAST }),
+    get("locks/why", { subject: name }),
+    get("locks/history", { name, limit: PAST }),
   ]);
   if (name !== shownName) return;
   acts = history.acts;
@@ -77,8 +76,20 @@ async function askStory() {
 }
 
 function drawFrame(name) {
-  const copy = navigator.clipboard && el("button", { type: "button", class: "quiet", onclick: () => copyName(name) }, "Copy name");
-  const close = el("button", { type: "button", class: "quiet close", "aria-label": "Close", title: "Close (Esc)", onclick: () => go({ lock: "" }) }, "✕");
+  const copy =
+    navigator.clipboard &&
+    el("button", { type: "button", class: "quiet", onclick: () => copyName(name) }, "Copy name");
+  const close = el(
+    "button",
+    {
+      type: "button",
+      class: "quiet close",
+      "aria-label": "Close",
+      title: "Close (Esc)",
+      onclick: () => go({ lock: "" }),
+    },
+    "✕",
+  );
   $("panel").replaceChildren(
     el("header", {}, el("h2", { id: "panel-name", tabindex: "-1" }, shown(name)), close),
     el("p", { class: "summary", id: "summary" }, "Reading …"),
@@ -88,12 +99,16 @@ function drawFrame(name) {
     el("section", { id: "waiters" }),
     el("section", { id: "why" }),
     el("section", { id: "past" }),
-    el("footer", {}, copy));
+    el("footer", {}, copy),
+  );
   $("panel").scrollTop = 0;
 }
 
 async function copyName(name) {
-  await navigator.clipboard.writeText(name).then(() => tell("Copied."), () => tell("The browser did not let us copy.", "warn"));
+  await navigator.clipboard.writeText(name).then(
+    () => tell("Copied."),
+    () => tell("The browser did not let us copy.", "warn"),
+  );
 }
 
 function note(sentence) {
@@ -103,7 +118,11 @@ function note(sentence) {
 function showLock(answer) {
   lock = answer;
   note("");
-  const now = JSON.stringify([...lock.holders.map((one) => one.token), "|", ...lock.waiters.map((one) => one.token)]);
+  const now = JSON.stringify([
+    ...lock.holders.map((one) => one.token),
+    "|",
+    ...lock.waiters.map((one) => one.token),
+  ]);
   const changed = people !== "" && people !== now;
   people = now;
   $("summary").replaceChildren(...summary());
@@ -116,19 +135,35 @@ function showLock(answer) {
 function summary() {
   const taken = lock.limit > 1 ? `${lock.holders.length} of ${lock.limit} slots taken` : "Held";
   const held = lock.holders.length ? taken : "Free";
-  const waits = lock.waiters.length ? `${plural(lock.waiters.length, "waits", "wait")} for it` : "nobody waits for it";
+  const waits = lock.waiters.length
+    ? `${plural(lock.waiters.length, "waits", "wait")} for it`
+    : "nobody waits for it";
   return [el("span", {}, `${held}, ${waits}.`), ...usually()];
 }
 
 function usually() {
   const usual = lock.usual?.held_for;
   if (!usual) return [];
-  const said = [` Such a hold usually takes ${span(usual)} (${plural(lock.usual.holds, "past hold", "past holds")})`];
+  const said = [
+    ` Such a hold usually takes ${span(usual)} (${plural(lock.usual.holds, "past hold", "past holds")})`,
+  ];
   const end = lock.likely_to_end_in == null ? null : lock.as_of + lock.likely_to_end_in;
-  if (end !== null) said.push(live(() => (end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end at any moment")));
+  if (end !== null)
+    said.push(
+      live(() =>
+        end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end at any moment",
+      ),
+    );
   const oldest = Math.min(...lock.holders.map((one) => one.acquired_at));
   const times = (lock.as_of - oldest) / usual;
-  if (lock.holders.length && times >= 2) said.push(el("strong", { class: "warn" }, `, now ${times < 10 ? times.toFixed(1) : Math.round(times)} times that`));
+  if (lock.holders.length && times >= 2)
+    said.push(
+      el(
+        "strong",
+        { class: "warn" },
+        `, now ${times < 10 ? times.toFixed(1) : Math.round(times)} times that`,
+      ),
+    );
   return [...said, "."];
 }
 
@@ -141,64 +176,11 @@ function showHolders() {
   }
   for (const holder of lock.holders) {
     if (!cards.has(holder.token)) {
-      cards.set(holder.token, new Card(holder));
+      cards.set(holder.token, new Card(lock.name, holder));
       $("holders").append(cards.get(holder.token).node);
     }
-    cards.get(holder.token).update(holder);
+    cards.get(holder.token).update(holder, lock.as_of);
   }
-}
-
-class Card {
-  constructor(holder) {
-    this.holder = holder;
-    this.bar = new Bar();
-    this.verdict = el("p", { class: "verdict" });
-    this.node = el("article", { class: "holder-card" },
-      el("h3", {}, holder.task ? taskName(holder.task) : holder.task_id ? "A task" : "A process", stateBadge(holder)),
-      this.bar.node, this.verdict, this.buttons(), el("dl", {}, ...this.fields().map(field)));
-  }
-
-  fields() {
-    const { holder } = this;
-    const ago = (at) => live(() => `${span(serverNow() - at())} ago`);
-    const renewed = () => Math.max(this.holder.acquired_at, this.holder.expires_at - this.holder.ttl);
-    return [
-      ["Task id", holder.task_id && el("code", {}, shown(holder.task_id)), 3],
-      ["Retries", holder.task_id && String(Math.max(0, holder.retries))],
-      ["Worker", holder.worker && el("a", { href: linkTo({ worker: holder.worker, lock: "", page: "1" }), title: "Show the locks of this worker" }, shown(holder.worker)), 2],
-      ["Host", holder.host && shown(holder.host)],
-      ["Process", holder.pid && `pid ${holder.pid}`],
-      ["Held for", live(() => span(serverNow() - this.holder.acquired_at))],
-      ["Since", el("time", { title: utc(holder.acquired_at) }, moment(holder.acquired_at))],
-      ["Renewed", isQueued(holder) || isKept(holder) ? null : ago(renewed)],
-      ["Renewals", holder.renewals == null ? null : live(() => String(this.holder.renewals))],
-      ["ttl", span(holder.ttl)],
-      ["Fence", String(holder.fence), 2],
-      ["Replaced", holder.replaced ? plural(holder.replaced, "time", "times") : null],
-      ["Token", el("code", {}, shown(holder.token)), 4],
-      ["Extra", holder.extra && el("code", {}, shown(JSON.stringify(holder.extra))), 4],
-    ].filter(([, value]) => value);
-  }
-
-  buttons() {
-    const act = (kind) => () => openAct(kind, lock.name, this.holder.token);
-    const off = !mayWrite();
-    return el("div", { class: "buttons" },
-      el("button", { type: "button", onclick: act("stop"), disabled: off }, "Ask to stop"),
-      el("button", { type: "button", class: "danger", onclick: act("release"), disabled: off }, "Release …"),
-      off && el("p", { class: "small" }, READ_ONLY));
-  }
-
-  update(holder) {
-    this.holder = holder;
-    this.bar.update(holder, lock.as_of);
-    this.verdict.className = `verdict ${holder.liveness?.verdict ?? ""}`;
-    this.verdict.textContent = spelled(holder.liveness?.sentence ?? "");
-  }
-}
-
-function field([name, value, columns = 1]) {
-  return el("div", { class: `over-${columns}` }, el("dt", {}, name), el("dd", {}, value));
 }
 
 function showWaiters() {
@@ -211,26 +193,58 @@ function showWaiters() {
   const rest = lock.waiters.length - waiters.length;
   section.replaceChildren(
     el("h3", {}, "In line"),
-    el("ol", { class: "line" }, ...waiters.map((one) => el("li", { title: spelled(who(one)) }, el("div", { class: "line-two" },
-      ...holderPieces(one), ...wherePieces(one), live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" }))))),
-    rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "");
+    el(
+      "ol",
+      { class: "line" },
+      ...waiters.map((one) =>
+        el(
+          "li",
+          { title: spelled(who(one)) },
+          el(
+            "div",
+            { class: "line-two" },
+            ...holderPieces(one),
+            ...wherePieces(one),
+            live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" }),
+          ),
+        ),
+      ),
+    ),
+    rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "",
+  );
 }
 
 // Sentences that begin with a space belong to the one before.
 function showWhy(sentences) {
-  $("why").replaceChildren(el("h3", {}, "In words"),
-    ...sentences.map((one) => el("p", { class: one.startsWith(" ") && "inner" }, shown(one.trim()))));
+  $("why").replaceChildren(
+    el("h3", {}, "In words"),
+    ...sentences.map((one) => el("p", { class: one.startsWith(" ") && "inner" }, shown(one.trim()))),
+  );
 }
 
 function showPast() {
   if (!lock) return;
   const holds = acts.filter((act) => act.held_for != null);
-  const oldest = lock.holders.length ? serverNow() - Math.min(...lock.holders.map((one) => one.acquired_at)) : 0;
-  $("holds").replaceChildren(...(holds.length ? [el("h3", {}, "How long it was held"), chart(holds, lock.usual?.held_for, oldest)] : []));
+  const oldest = lock.holders.length
+    ? serverNow() - Math.min(...lock.holders.map((one) => one.acquired_at))
+    : 0;
+  $("holds").replaceChildren(
+    ...(holds.length
+      ? [el("h3", {}, "How long it was held"), chart(holds, lock.usual?.held_for, oldest)]
+      : []),
+  );
   const section = $("past");
   const signature = acts.map((act) => act.id).join(" ");
   if (section.signature === signature) return;
   section.signature = signature;
-  section.replaceChildren(el("h3", {}, "What happened"),
-    acts.length ? timeline(acts) : el("p", { class: "small" }, "Nothing is recorded: no hold of a second or more has ended, no operator has acted."));
+  section.replaceChildren(
+    el("h3", {}, "What happened"),
+    acts.length
+      ? timeline(acts)
+      : el(
+          "p",
+          { class: "small" },
+          "Nothing is recorded: no hold of a second or more has ended, no operator has acted.",
+        ),
+  );
 }

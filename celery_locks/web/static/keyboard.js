@@ -25,8 +25,10 @@ export function wireKeyboard() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Escape" && isTyping(event.target)) return event.target.blur();
-    if (isTyping(event.target) || $("locks").hidden && place.view === "locks") return;
-    const meant = VIEWS[Number(event.key) - 1] ? () => go({ view: VIEWS[Number(event.key) - 1] }) : KEYS[event.key];
+    if (isTyping(event.target) || ($("locks").hidden && place.view === "locks")) return;
+    const meant = VIEWS[Number(event.key) - 1]
+      ? () => go({ view: VIEWS[Number(event.key) - 1] })
+      : KEYS[event.key];
     if (!meant || (place.view !== "locks" && event.key.length > 1)) return;
     event.preventDefault();
     meant();

@@ -22,15 +22,25 @@ class Row {
     this.where = el("td", { class: "where" });
     this.held = el("td", { class: "held" });
     this.waiting = el("td", { class: "waiting" });
-    this.node = el("tr", {},
+    this.node = el(
+      "tr",
+      {},
       el("th", { scope: "row", class: "lock" }, this.link, this.badges),
-      this.holder, this.where, this.held, el("td", { class: "left" }, this.bar.node), this.waiting);
+      this.holder,
+      this.where,
+      this.held,
+      el("td", { class: "left" }, this.bar.node),
+      this.waiting,
+    );
     this.node.row = this;
   }
 
   update(lock) {
     const [first] = lock.holders;
-    const people = JSON.stringify([lock.limit, lock.holders.map((one) => [one.token, one.task_id, one.worker])]);
+    const people = JSON.stringify([
+      lock.limit,
+      lock.holders.map((one) => [one.token, one.task_id, one.worker]),
+    ]);
     if (people !== this.people) this.introduce(lock, first);
     this.people = people;
     this.since = first?.acquired_at;
@@ -44,14 +54,19 @@ class Row {
 
   introduce(lock, first) {
     const more = lock.holders.length - 1;
-    this.holder.replaceChildren(...(first ? holderPieces(first) : [el("span", { class: "task plain" }, "nobody")])
-      .filter(Boolean), ...(more > 0 ? [el("span", { class: "badge" }, `+${more}`)] : []));
+    this.holder.replaceChildren(
+      ...(first ? holderPieces(first) : [el("span", { class: "task plain" }, "nobody")]).filter(Boolean),
+      ...(more > 0 ? [el("span", { class: "badge" }, `+${more}`)] : []),
+    );
     this.where.replaceChildren(...(first ? wherePieces(first).filter(Boolean) : ["–"]));
     const slots = `${lock.holders.length} of ${lock.limit} slots are taken`;
-    this.badges.replaceChildren(...[
-      lock.limit > 1 && el("span", { class: "badge", title: slots }, `${lock.holders.length}/${lock.limit}`),
-      first && stateBadge(first),
-    ].filter(Boolean));
+    this.badges.replaceChildren(
+      ...[
+        lock.limit > 1 &&
+          el("span", { class: "badge", title: slots }, `${lock.holders.length}/${lock.limit}`),
+        first && stateBadge(first),
+      ].filter(Boolean),
+    );
   }
 
   mark() {
@@ -83,7 +98,8 @@ export function showList(answer) {
 }
 
 function drop(name, row) {
-  if (row.node.contains(document.activeElement)) (row.node.nextElementSibling ?? row.node.previousElementSibling)?.row.link.focus();
+  if (row.node.contains(document.activeElement))
+    (row.node.nextElementSibling ?? row.node.previousElementSibling)?.row.link.focus();
   row.node.remove();
   rows.delete(name);
 }
@@ -104,12 +120,24 @@ function showAround(answer) {
   const first = (Number(place.page) - 1) * PAGE;
   const last = first + answer.locks.length;
   const filtered = place.q || place.task || place.worker || place.state;
-  write($("range"), answer.locks.length ? `${count(first + 1)}–${count(last)} of ${plural(answer.total, "lock", "locks")}${filtered ? " that match" : ""}` : "");
+  write(
+    $("range"),
+    answer.locks.length
+      ? `${count(first + 1)}–${count(last)} of ${plural(answer.total, "lock", "locks")}${filtered ? " that match" : ""}`
+      : "",
+  );
   $("previous").disabled = first === 0;
   $("next").disabled = last >= answer.total;
-  for (const chip of document.querySelectorAll(".chips button")) write(chip.querySelector("b"), count(answer[chip.dataset.state]));
-  suggest("tasks", answer.locks.flatMap((lock) => lock.holders.map((one) => one.task)));
-  suggest("workers", answer.locks.flatMap((lock) => lock.holders.map((one) => one.worker)));
+  for (const chip of document.querySelectorAll(".chips button"))
+    write(chip.querySelector("b"), count(answer[chip.dataset.state]));
+  suggest(
+    "tasks",
+    answer.locks.flatMap((lock) => lock.holders.map((one) => one.task)),
+  );
+  suggest(
+    "workers",
+    answer.locks.flatMap((lock) => lock.holders.map((one) => one.worker)),
+  );
   showEmpty(answer, filtered, first);
 }
 
@@ -120,7 +148,9 @@ function showEmpty(answer, filtered, first) {
   if (!isEmpty) return;
   if (first && answer.total) go({ page: String(Math.ceil(answer.total / PAGE)) }, { replace: true });
   const sentence = filtered ? "No lock matches the filter." : "No lock is held, and nobody waits for one.";
-  const clear = filtered && el("a", { href: linkTo({ q: "", task: "", worker: "", state: "", page: "1" }) }, "Show all locks");
+  const clear =
+    filtered &&
+    el("a", { href: linkTo({ q: "", task: "", worker: "", state: "", page: "1" }) }, "Show all locks");
   $("empty").replaceChildren(...[el("p", {}, sentence), clear].filter(Boolean));
 }
 
@@ -150,7 +180,9 @@ export function showPlace() {
 export function wireList() {
   for (const id of ["q", "task", "worker"]) wireBox($(id));
   for (const chip of document.querySelectorAll(".chips button")) {
-    chip.addEventListener("click", () => go({ state: place.state === chip.dataset.state ? "" : chip.dataset.state }));
+    chip.addEventListener("click", () =>
+      go({ state: place.state === chip.dataset.state ? "" : chip.dataset.state }),
+    );
   }
   for (const head of document.querySelectorAll("th[data-sort]")) {
     head.querySelector("button").addEventListener("click", () => sortBy(head.dataset.sort));

@@ -2,8 +2,15 @@
 // that a link can be shared and the back button works.
 
 const START = {
-  view: "locks", q: "", task: "", worker: "", state: "",
-  sort: "held", order: "desc", page: "1", lock: "",
+  view: "locks",
+  q: "",
+  task: "",
+  worker: "",
+  state: "",
+  sort: "held",
+  order: "desc",
+  page: "1",
+  lock: "",
 };
 const WORDS = {
   view: ["locks", "stale", "history", "check"],

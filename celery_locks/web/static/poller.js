@@ -52,7 +52,10 @@ export class Poller {
       this.next(Math.max(this.every, SHARE * (performance.now() - began)));
     } catch (error) {
       this.failures += 1;
-      const pause = Math.max(this.every * 2 ** Math.min(this.failures - 1, 8), 1000 * (error.retryAfter ?? 0));
+      const pause = Math.max(
+        this.every * 2 ** Math.min(this.failures - 1, 8),
+        1000 * (error.retryAfter ?? 0),
+      );
       const wait = this.next(pause);
       if (this.isOn) this.trouble(error, wait);
     }

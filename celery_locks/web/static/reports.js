@@ -31,7 +31,15 @@ function frame(id, title, words, ...tools) {
   const body = el("div", { class: "body" }, el("p", { class: "muted" }, "Reading …"));
   const again = el("button", { type: "button", onclick: showReport }, "Look again");
   $(id).replaceChildren(
-    el("header", {}, el("h1", { id: `${id}-title` }, title), el("p", {}, words), el("div", { class: "tools" }, ...tools.filter(Boolean), again)), body);
+    el(
+      "header",
+      {},
+      el("h1", { id: `${id}-title` }, title),
+      el("p", {}, words),
+      el("div", { class: "tools" }, ...tools.filter(Boolean), again),
+    ),
+    body,
+  );
   return body;
 }
 
@@ -50,52 +58,119 @@ function showStale() {
     olderThan = box.value;
     showStale();
   });
-  const body = frame("stale", "Stale locks",
+  const body = frame(
+    "stale",
+    "Stale locks",
     session.app
       ? "Held by a worker that does not answer, or does not run the task, or has not renewed in time."
       : "Not renewed in time. Without a Celery app the workers cannot be asked.",
-    el("label", {}, "or held for more than ", box, " minutes"));
+    el("label", {}, "or held for more than ", box, " minutes"),
+  );
   const asked = { older_than: olderThan ? String(Number(olderThan) * MINUTE) : "" };
-  fill(body, () => get("locks/stale", asked), ({ stale }) => [
-    stale.length ? suspects(stale, true) : el("p", { class: "empty" }, "Nothing looks stale."), sweeping()]);
+  fill(
+    body,
+    () => get("locks/stale", asked),
+    ({ stale }) => [
+      stale.length ? suspects(stale, true) : el("p", { class: "empty" }, "Nothing looks stale."),
+      sweeping(),
+    ],
+  );
 }
 
 function suspects(found, withButtons) {
-  return el("ul", { class: "cards" }, ...found.map((one) => el("li", {},
-    el("div", { class: "line-one" },
-      el("a", { class: "name", href: linkTo({ view: "locks", lock: one.name }) }, shown(one.name)),
-      el("span", { class: `badge ${one.verdict}` }, one.verdict),
-      el("span", { class: "muted" }, `held for ${span(one.held_for)}`)),
-    el("div", { class: "line-two" }, ...holderPieces(one.holder), ...wherePieces(one.holder)),
-    el("p", {}, shown(one.sentence)),
-    withButtons && mayWrite() && el("button", { type: "button", class: "danger", onclick: () => openAct("release", one.name, one.holder.token) }, "Release …"))));
+  return el(
+    "ul",
+    { class: "cards" },
+    ...found.map((one) =>
+      el(
+        "li",
+        {},
+        el(
+          "div",
+          { class: "line-one" },
+          el("a", { class: "name", href: linkTo({ view: "locks", lock: one.name }) }, shown(one.name)),
+          el("span", { class: `badge ${one.verdict}` }, one.verdict),
+          el("span", { class: "muted" }, `held for ${span(one.held_for)}`),
+        ),
+        el("div", { class: "line-two" }, ...holderPieces(one.holder), ...wherePieces(one.holder)),
+        el("p", {}, shown(one.sentence)),
+        withButtons &&
+          mayWrite() &&
+          el(
+            "button",
+            {
+              type: "button",
+              class: "danger",
+              onclick: () => openAct("release", one.name, one.holder.token),
+            },
+            "Release …",
+          ),
+      ),
+    ),
+  );
 }
 
 function sweeping() {
-  const words = "A sweep frees the locks of workers that did not answer twice and whose renewal is overdue, and places in the queue whose message is gone.";
+  const words =
+    "A sweep frees the locks of workers that did not answer twice and whose renewal is overdue, and places in the queue whose message is gone.";
   if (!session.app) {
-    return el("div", { class: "sweep" }, el("h2", {}, "Sweep"), el("p", {}, `${words} This server was started without a Celery app, so it cannot ask the workers: start it as `, el("code", {}, "celery -A proj locks web"), ", or sweep with ", el("code", {}, "celery -A proj locks sweep"), "."));
+    return el(
+      "div",
+      { class: "sweep" },
+      el("h2", {}, "Sweep"),
+      el(
+        "p",
+        {},
+        `${words} This server was started without a Celery app, so it cannot ask the workers: start it as `,
+        el("code", {}, "celery -A proj locks web"),
+        ", or sweep with ",
+        el("code", {}, "celery -A proj locks sweep"),
+        ".",
+      ),
+    );
   }
   const found = el("div", {});
-  const look = el("button", { type: "button", disabled: !mayWrite(), onclick: () => dryRun(found, look) }, "See what a sweep would free");
-  return el("div", { class: "sweep" }, el("h2", {}, "Sweep"), el("p", {}, mayWrite() ? words : `${words} ${READ_ONLY}`), look, found);
+  const look = el(
+    "button",
+    { type: "button", disabled: !mayWrite(), onclick: () => dryRun(found, look) },
+    "See what a sweep would free",
+  );
+  return el(
+    "div",
+    { class: "sweep" },
+    el("h2", {}, "Sweep"),
+    el("p", {}, mayWrite() ? words : `${words} ${READ_ONLY}`),
+    look,
+    found,
+  );
 }
 
 async function dryRun(found, look) {
   await swept(look, { dry_run: true }, ({ freed, spared, doubt }) => {
-    const go = el("button", { type: "button", class: "danger" }, `Free ${plural(freed.length, "lock", "locks")}`);
+    const go = el(
+      "button",
+      { type: "button", class: "danger" },
+      `Free ${plural(freed.length, "lock", "locks")}`,
+    );
     go.addEventListener("click", () => reallySweep(go));
     found.replaceChildren(
       el("p", {}, freed.length ? "It would free:" : "It would free nothing."),
-      suspects(freed, false), freed.length ? go : "",
+      suspects(freed, false),
+      freed.length ? go : "",
       doubt ? el("p", {}, shown(doubt)) : "",
-      spared.length ? el("p", {}, "Their workers are silent too, but a renewal may yet come:") : "", suspects(spared, false));
+      spared.length ? el("p", {}, "Their workers are silent too, but a renewal may yet come:") : "",
+      suspects(spared, false),
+    );
   });
 }
 
 async function reallySweep(button) {
   await swept(button, { dry_run: false }, ({ freed }) => {
-    tell(freed.length ? `Swept: ${freed.map((one) => spelled(one.name)).join(", ")}.` : "Nothing was left to free.");
+    tell(
+      freed.length
+        ? `Swept: ${freed.map((one) => spelled(one.name)).join(", ")}.`
+        : "Nothing was left to free.",
+    );
     showStale();
   });
 }
@@ -116,20 +191,54 @@ function showHistory() {
     withHolds = box.checked;
     showHistory();
   });
-  const body = frame("history", "History", "What operators did to locks, and why; the latest first.",
-    el("label", {}, box, " also the holds that ended"));
-  fill(body, () => get("locks/history", { limit: HISTORY, only_acts: !withHolds }), ({ acts }) => [
-    acts.length ? timeline(acts, { named: true, all: true }) : el("p", { class: "empty" }, "Nothing is recorded yet.")]);
+  const body = frame(
+    "history",
+    "History",
+    "What operators did to locks, and why; the latest first.",
+    el("label", {}, box, " also the holds that ended"),
+  );
+  fill(
+    body,
+    () => get("locks/history", { limit: HISTORY, only_acts: !withHolds }),
+    ({ acts }) => [
+      acts.length
+        ? timeline(acts, { named: true, all: true })
+        : el("p", { class: "empty" }, "Nothing is recorded yet."),
+    ],
+  );
 }
 
 function showCheck() {
-  const body = frame("check", "Check", session.app
-    ? "What is set up wrongly or may surprise: the lock server, the broker, each task's options."
-    : "What is set up wrongly or may surprise on the lock server. With a Celery app, its tasks are looked at too.");
-  fill(body, () => get("locks/check"), ({ findings }) => [
-    findings.length
-      ? el("ul", { class: "cards" }, ...findings.map((one) => el("li", { class: one.level },
-          el("div", { class: "line-one" }, el("span", { class: `badge ${one.level}` }, one.level), el("strong", {}, shown(one.where))),
-          el("p", {}, shown(one.sentence)))))
-      : el("p", { class: "empty" }, "Nothing to complain about.")]);
+  const body = frame(
+    "check",
+    "Check",
+    session.app
+      ? "What is set up wrongly or may surprise: the lock server, the broker, each task's options."
+      : "What is set up wrongly or may surprise on the lock server. With a Celery app, its tasks are looked at too.",
+  );
+  fill(
+    body,
+    () => get("locks/check"),
+    ({ findings }) => [
+      findings.length
+        ? el(
+            "ul",
+            { class: "cards" },
+            ...findings.map((one) =>
+              el(
+                "li",
+                { class: one.level },
+                el(
+                  "div",
+                  { class: "line-one" },
+                  el("span", { class: `badge ${one.level}` }, one.level),
+                  el("strong", {}, shown(one.where)),
+                ),
+                el("p", {}, shown(one.sentence)),
+              ),
+            ),
+          )
+        : el("p", { class: "empty" }, "Nothing to complain about."),
+    ],
+  );
 }

@@ -57,7 +57,10 @@ export function moment(at) {
 
 // In full and for everywhere, to compare with logs.
 export function utc(at) {
-  return new Date(at * 1000).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
+  return new Date(at * 1000)
+    .toISOString()
+    .replace("T", " ")
+    .replace(/\.\d+Z$/, " UTC");
 }
 
 export function count(number) {

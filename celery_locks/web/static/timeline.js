@@ -23,16 +23,24 @@ export function timeline(acts, { named = false, all = false } = {}) {
 }
 
 function entry(act, named) {
-  return el("li", { class: act.act },
+  return el(
+    "li",
+    { class: act.act },
     el("time", { datetime: new Date(act.at * 1000).toISOString(), title: utc(act.at) }, moment(act.at)),
-    el("div", {},
+    el(
+      "div",
+      {},
       named && el("a", { class: "name", href: linkTo({ view: "locks", lock: act.name }) }, shown(act.name)),
       el("p", {}, ...sentence(act)),
-      (act.why || isOperators(act)) && reason(act)));
+      (act.why || isOperators(act)) && reason(act),
+    ),
+  );
 }
 
 function sentence(act) {
-  const whom = act.holders?.length ? act.holders.map((one, index) => [index ? ", " : "", shown(who(one))]).flat() : ["nobody"];
+  const whom = act.holders?.length
+    ? act.holders.map((one, index) => [index ? ", " : "", shown(who(one))]).flat()
+    : ["nobody"];
   const by = el("strong", {}, shown(act.by || "somebody"));
   const after = act.held_for == null ? "" : ` after ${span(act.held_for)}`;
   if (act.act === "stop") return [by, " asked ", ...whom, " to stop"];
