@@ -170,10 +170,11 @@ class Desk:
         self.complaints.append(f"a dialog was opened: {dialog.message}")
         dialog.dismiss()
 
-    def close(self) -> None:
+    def close_windows(self) -> None:
         for context in self._contexts:
             context.close()
-        self.site.go_away()
+
+    def check_complaints(self) -> None:
         unexpected = [one for one in self.complaints if not self._expected.search(one)]
         assert not unexpected, unexpected
 
@@ -186,8 +187,11 @@ def desk_over(browser: Browser, url: str, app_of: Callable[[Locks], Any]) -> Ite
     try:
         yield desk
     finally:
+        # In this order: a page that is still open would see the locks go.
+        desk.close_windows()
         crowd.disperse()
-        desk.close()
+        desk.site.go_away()
+    desk.check_complaints()
 
 
 def row(page: Page, name: str) -> Any:
