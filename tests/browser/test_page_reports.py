@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,10 @@ def test_reports_without_an_app_explain_what_needs_one(desk: Desk) -> None:
     expect(page.locator("#check .body")).not_to_contain_text("Reading")
 
 
+# Half of it is left for the page, once a renewal is overdue.
+TTL = 16.0
+
+
 @pytest.fixture
 def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
     """A site that knows the Celery app, of which no worker runs."""
@@ -53,15 +58,22 @@ def test_sweep_shows_first_and_then_frees(celery_desk: Desk) -> None:
 
     def would_free_one() -> bool:
         if not desk.locks.is_locked("left"):
-            desk.crowd.leave("left", ttl=10, worker="dead@web-5")
+            desk.crowd.leave("left", ttl=TTL, worker="dead@web-5")
+        wait_until(lambda: _age(desk.locks, "left") > TTL / 2, PATIENCE, what="it to be overdue")
         look.click()
         expect(look).to_be_enabled()
         expect(found).to_contain_text("a renewal may yet come")
         return page.locator("text=Free 1 lock").count() > 0
 
-    wait_until(would_free_one, 2 * PATIENCE, what="the lock to look left behind")
+    wait_until(would_free_one, 3 * PATIENCE, what="the lock to look left behind")
     expect(found.locator("li")).to_contain_text(["it is dead or cut off", "not overdue yet"])
     page.click("text=Free 1 lock")
     expect(page.locator("#outcomes")).to_contain_text(re.compile("Swept: left|Nothing was left"))
     assert not desk.locks.is_locked("left")
     assert desk.locks.is_locked("young")
+
+
+def _age(locks: Locks, name: str) -> float:
+    """Infinite once it has lapsed."""
+    lock = locks.info(name)
+    return lock.as_of - lock.holders[0].acquired_at if lock else math.inf
