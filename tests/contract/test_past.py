@@ -144,7 +144,7 @@ def test_lapsed_hold_is_written_down_by_who_meets_it(
 def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Locks) -> None:
     """But not those who only waited for it, nor a claim that nobody took up."""
     take(locks, "dead", "t")
-    take(locks, "dead", "w", alive=60)
+    take(locks, "dead", "w", Holder(), alive=60)
     age(place, locks, "t", 100)
     lapse(place, locks, "dead", "t", ago=61)
     take(locks, "claim", "c")
