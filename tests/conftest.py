@@ -1,7 +1,7 @@
 """Servers for all tests, each started once when a test first asks for it.
 
 They are shared: a test that kills, pauses or reconfigures one starts its own instead
-(`EmbeddedServer`, `EmbeddedCluster`, `EmbeddedSentinel` of `celery_locks.testing.servers`).
+(`EmbeddedServer` in `celery_locks.testing.servers`, a Cluster or Sentinel in `several`).
 """
 
 import os
@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 
 from celery_locks.testing.children import DIRECTORY_VARIABLE
-from celery_locks.testing.servers import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.support.leftovers import processes_in
 from tests.support.waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""One run of a task under its lock: acquire, run, release, and what to tell Celery otherwise.
+"""One run of a task under its lock: acquire, run, release. What if not: ``refusal.py``.
 
 Everything of one execution lives in an :class:`Execution`, never on the task object, which threads
 share. The name is computed once, from the arguments as they came. The lock is given back in the
@@ -7,29 +7,19 @@ share. The name is computed once, from the arguments as they came. The lock is g
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
-from celery.states import READY_STATES, RETRY
-from kombu.exceptions import OperationalError
 
-from celery_locks import events, keys, logs, policy
+from celery_locks import keys, logs
 from celery_locks import options as lock_options
 from celery_locks.clock import now
-from celery_locks.errors import (
-    AlreadyDone,
-    LockConflict,
-    LockUnavailable,
-    LockUsageError,
-)
+from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
@@ -37,16 +27,14 @@ from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, Raise
 from celery_locks.integration.naming import lock_name, signature_of
 from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
+from celery_locks.integration.refusal import Refusal
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
-from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done, Mark, Renewal, budget_of, queued_token
+from celery_locks.store.verbs import Done, Mark, queued_token
 from celery_locks.store.verbs import ended as job_ended
-
-logger = logging.getLogger("celery_locks")
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 
@@ -117,17 +105,16 @@ class Execution:
             if isinstance(answer, Lease):
                 self.lease = answer
         except LockUnavailable as error:
-            return self._unavailable(name, error, call)
+            Refusal(self, name).unavailable(error)
+            return self._call(call)
         except BaseException:
             # A time limit may strike between the grant and our knowing of it.
             self._abandon(name)
             raise
         if isinstance(answer, Done):
-            if answer.mark:
-                return self._repeat(name, answer.mark)
-            return self._already_done(name, answer)
+            return Refusal(self, name).done(answer)
         if isinstance(answer, Conflict):
-            return self._conflict(answer)
+            return Refusal(self, name).conflict(answer)
         answer.on_stop = self._interrupter.stop
         self._leave_other_place(name)
         self._forget_conflicts()
@@ -171,20 +158,20 @@ class Execution:
             policy=self.options.on_conflict,
         )
 
-    def _queued(self) -> tuple[str, str]:
+    def queued(self) -> tuple[str, str]:
         """Name and token of the lock that this message held in the queue."""
         place, token = ("", "") if self.within else self.note.get("queued") or ("", "")
         return place, token
 
     def _place_beside(self, name: str) -> tuple[str, str]:
         """The queue's lock, where it is another than the run's and the same call can free it."""
-        place, token = self._queued()
+        place, token = self.queued()
         root = self.locks.verbs.root
         return (place, token) if token and place != name and root(place) == root(name) else ("", "")
 
     def _leave_other_place(self, name: str) -> None:
         """Published under a key of another shard, by a release with other options: freed apart."""
-        place, token = self._queued()
+        place, token = self.queued()
         if token and place != name and not self._place_beside(name)[1]:
             self.leave_queue()
         self.owes_place = False
@@ -292,138 +279,11 @@ class Execution:
         except LockUnavailable as error:
             logs.owed(lease.name, error)
 
-    # What is told to Celery when the task does not run.
-
-    def _conflict(self, conflict: Conflict) -> Any:
-        decision = policy.on_conflict(conflict, self.options, self._situation())
-        if decision.kind == "requeue":
-            self._stay_in_queue(decision.pause)
-            self._requeue(conflict.name, decision)
-        self.leave_queue()
-        if decision.kind == "skip":
-            return self._skip(conflict)
-        raise LockConflict(conflict)
-
     def leave_queue(self) -> None:
         """This message will not run, and not come back: others may queue."""
         self.owes_place = False
-        if self._queued()[1]:
+        if self.queued()[1]:
             leave_queue(self.note, self.task.app)
-
-    def _situation(self) -> Situation:
-        request = self.request
-        has_message = not (request.called_directly or request.is_eager or self.within)
-        return Situation(
-            task_id=request.id,
-            attempt=self.holder.attempt,
-            has_followers=bool(request.chain or request.callbacks),
-            can_requeue=has_message,
-            times_requeued=int(self.note.get("times", 0)),
-            patience_used=time.time() - float(self.note.get("since", time.time())),
-            longest_pause=self._longest_pause(),
-            had_a_place=bool(self._queued()[1]),
-        )
-
-    def _longest_pause(self) -> float:
-        """A delayed message must come before its visibility timeout makes copies of it."""
-        transport = self.task.app.conf.broker_transport_options or {}
-        return float(transport.get("visibility_timeout", 3600)) / 4
-
-    def _skip(self, conflict: Conflict) -> dict[str, Any]:
-        holder = conflict.holders[0].as_dict() if conflict.holders else None
-        self._tell("skipped", conflict.name, conflict=conflict)
-        self._send_event("task-skipped", lock=conflict.name, holder=holder)
-        return {"skipped": True, "lock": conflict.name, "holder": holder}
-
-    def _tell(self, kind: events.Kind, name: str, **detail: Any) -> None:
-        events.emit(kind, name, self.token, task=self.task.name, task_id=self.request.id, **detail)
-
-    def _send_event(self, kind: str, **fields: Any) -> None:
-        if self.request.called_directly or self.request.is_eager:
-            return
-        try:
-            self.task.send_event(kind, **fields)
-        except Exception as error:  # noqa: BLE001 (an event is not worth a task)
-            logger.warning("the event %s could not be sent: %s", kind, error)
-
-    def _requeue(self, name: str, decision: Decision) -> None:
-        """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
-        note = {
-            **self.note,
-            "since": self.note.get("since", time.time()),
-            "times": int(self.note.get("times", 0)) + 1,
-        }
-        headers = {**(self.request.headers or {}), HEADER: note}
-        again = self.task.signature_from_request(
-            self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
-        )
-        self._publish(again, name)
-        self.owes_place = False
-        self._tell("requeued", name, pause=decision.pause, why=decision.why)
-        raise Ignore(decision.why)
-
-    def _publish(self, again: Any, name: str) -> None:
-        """Until it succeeds: if the message is acknowledged already, nobody else has the job."""
-        while True:
-            try:
-                again.apply_async()
-            except OperationalError as error:
-                logger.warning(
-                    "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
-                    self.task.name,
-                    self.request.id,
-                    error,
-                    name,
-                )
-                time.sleep(0.5)
-            else:
-                return
-
-    def _stay_in_queue(self, pause: float) -> None:
-        """The message goes on, and its place with it: as long again as for a new one."""
-        name, token = self._queued()
-        if token:
-            renewal = Renewal(name, token, pause + self.options.pending_ttl)
-            with suppress(LockUnavailable):
-                self.locks.perform(self.locks.verbs.renew([renewal], budget_of(self.options.ttl)))
-
-    def _unavailable(self, name: str, error: LockUnavailable, call: Callable[..., Any]) -> Any:
-        decision = policy.on_unavailable(self.options, self._situation())
-        if decision.kind == "requeue":
-            self._requeue(name, decision)
-        if decision.kind == "run":
-            self._tell("unlocked", name, does="runs", why=str(error))
-            self.leave_queue()
-            return self._call(call)
-        self.leave_queue()
-        raise error
-
-    def _repeat(self, name: str, mark: str) -> Any:
-        """The work of this lock is done (``once``): its result, or word that there is none."""
-        assert self.once is not None
-        repeat = self.once.repeat(mark)
-        self._tell("already_done", name, why=f"does not run: {repeat.reason}")
-        self._send_event("task-skipped", lock=name, reason=repeat.reason)
-        self.leave_queue()
-        if not repeat.has_result and self._situation().has_followers:
-            raise AlreadyDone(name, repeat.reason)  # the next link would be run on that value
-        return repeat.value
-
-    def _already_done(self, name: str, answer: Done) -> None:
-        """A copy of this message has run to its end, or another message took its place."""
-        task, request = self.task, self.request
-        if answer.is_being_replaced:
-            self._requeue(name, policy.on_done(self._situation()))
-        has_result = not isinstance(task.backend, DisabledBackend)
-        if has_result and not (request.ignore_result or task.ignore_result):
-            state = task.AsyncResult(request.id).state
-            if state not in READY_STATES and answer.was_replaced:
-                task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
-            elif state not in READY_STATES and state != RETRY:
-                # It may be about to store its result, or have died before it could.
-                self._requeue(name, policy.on_done(self._situation()))
-        self._tell("already_done", name, why="has run already: this copy is dropped")
-        raise Ignore("a copy of this message has run")
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""

@@ -2,9 +2,9 @@
 
 ``create_app`` makes it, to be mounted anywhere. ``endpoints.py``: what can be asked, one table.
 ``fields.py``: what goes into a question. ``openapi.py``: the same table, described.
-``credentials.py``: who may ask. ``limits.py``: how often, and how much. ``snapshot.py``: the one
-list that all share. ``replies.py``: answers, and the headers on all of them. ``pages.py``: the page
-and its files.
+``answers.py``: who answers. ``credentials.py``: who may ask. ``limits.py``: how often, how much.
+``guard.py``: around all of it. ``snapshot.py``: the one list that all share. ``replies.py``: JSON
+and refusals. ``pages.py``: the page and its files. ``build.py`` puts it together.
 """
 
 from celery_locks.web.build import create_app

@@ -5,28 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.locks import Locks
 from celery_locks.web.answers import Site
-from celery_locks.web.credentials import Authorize, Door, Visitor, check_loopback_host, opened
+from celery_locks.web.credentials import Authorize, Door, Visitor, opened
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
 from celery_locks.web.fields import Asked, from_body, from_query
+from celery_locks.web.guard import Guard, address_of
 from celery_locks.web.limits import RequestLimit, body_of, in_thread
 from celery_locks.web.openapi import described
 from celery_locks.web.pages import page_routes
-from celery_locks.web.replies import HEADERS, NO_STORE, Refusal, refused, reply
+from celery_locks.web.replies import Refusal, refused, reply
 from celery_locks.web.snapshot import Snapshot
 
 logger = logging.getLogger("celery_locks")
@@ -69,7 +67,7 @@ def create_app(
     door = opened(read_keys, write_keys, authorize, open_to_all)
     site = _site_of(source)
     limit = RequestLimit(requests_per_minute)
-    guard = Middleware(_Guard, limit=limit, loopback_only=loopback_only)
+    guard = Middleware(Guard, limit=limit, loopback_only=loopback_only)
     app = Starlette(
         routes=[
             *page_routes(),
@@ -88,7 +86,9 @@ def _site_of(source: Any) -> Site:
     if isinstance(source, Locks):
         return Site(source, None, Snapshot.of(source))
     if not hasattr(source, "conf") or not hasattr(source, "tasks"):
-        raise LockUsageError(f"create_app needs a Celery app or Locks, not {source!r}")
+        raise LockUsageError(
+            f"create_app needs a Celery app or Locks, not a {type(source).__name__}"
+        )
     locks = Locks.from_app(source)
     return Site(locks, source, Snapshot.of(locks))
 
@@ -136,7 +136,7 @@ def _check_content_type(request: Request) -> None:
 def _signed(by: str, request: Request, visitor: Visitor) -> str:
     """For the record: what is said, and what is known."""
     key = f" with {visitor.key}" if visitor.key else ""
-    return f"{by or 'somebody'} over the web from {_address(request.scope)}{key}"
+    return f"{by or 'somebody'} over the web from {address_of(request.scope)}{key}"
 
 
 def _as_refusal(error: Exception, endpoint: Endpoint) -> Refusal:
@@ -171,46 +171,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
     return refused(error)
-
-
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return client[0] if client else "an unknown address"
-
-
-class _Guard:
-    """Around everything: the limits, the host, the way to the page, and headers on every answer."""
-
-    def __init__(self, app: ASGIApp, limit: RequestLimit, loopback_only: bool) -> None:
-        self._app = app
-        self._limit = limit
-        self._loopback_only = loopback_only
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", NO_STORE)
-            await send(message)
-
-        answer = self._answer(scope) or self._app
-        await answer(scope, receive, send_with_headers)
-
-    def _answer(self, scope: Scope) -> Response | None:
-        """What there is to say before anything is looked at."""
-        try:
-            if self._loopback_only:
-                check_loopback_host(Headers(scope=scope).get("Host", ""))
-            self._limit.count(_address(scope))
-        except Refusal as refusal:
-            return refused(refusal)
-        root = scope.get("root_path", "")
-        if scope["path"] in ("", root) and scope["path"] != "/":
-            # The page's addresses are relative to the folder it is in.
-            return RedirectResponse(quote(root) + "/")
-        return None

@@ -204,6 +204,15 @@ def test_release_is_of_the_holder_that_was_shown(rig: Rig, rolf: Visitor, name: 
     assert holders(rig, name) == ["new"]
 
 
+def test_release_with_grace_asks_first(rig: Rig, rolf: Visitor, name: str) -> None:
+    take(rig, name, name)
+    done = rolf.post(f"{RELEASE}?name={name}&token={name}", reason="slow", grace="0.3")
+    assert "was taken from" in done.text
+    acts = admin.history(rig.locks, name, only_acts=True)
+    assert [act.act for act in acts] == ["force_release", "stop"]
+    assert holders(rig, name) == []
+
+
 def test_release_of_one_slot_leaves_the_others(rig: Rig, rolf: Visitor, name: str) -> None:
     take(rig, name, "a", limit=2)
     take(rig, name, "b", limit=2)

@@ -12,12 +12,8 @@ from pathlib import Path
 import pytest
 
 from celery_locks.testing.children import DIRECTORY_VARIABLE
-from celery_locks.testing.servers import (
-    EmbeddedCluster,
-    EmbeddedSentinel,
-    EmbeddedServer,
-    ServerNotReady,
-)
+from celery_locks.testing.servers import EmbeddedServer, ServerNotReady
+from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from celery_locks.testing.wire import ServerError
 from tests.support.leftovers import is_alive, processes_in
 from tests.support.waiting import wait_until
@@ -116,9 +112,9 @@ def test_taken_port_is_replaced_by_another(
     """Losing the race for a free port costs a retry, not a test."""
     from celery_locks.testing import servers
 
-    choose = servers._free_port
+    choose = servers.free_port
     choices = iter([valkey.port])
-    monkeypatch.setattr(servers, "_free_port", lambda: next(choices, None) or choose())
+    monkeypatch.setattr(servers, "free_port", lambda: next(choices, None) or choose())
     with EmbeddedServer() as server:
         assert server.port != valkey.port
         assert server.ask("PING") == "PONG"

@@ -87,7 +87,7 @@ def running(rig: Rig, key: str) -> Any:
 
 def take(rig: Rig, name: str, **said: Any) -> None:
     """Held by nobody who renews it."""
-    spec, token = LockSpec(name, 60), f"t-{next(_numbers)}"
+    spec, token = LockSpec(name, 600), f"t-{next(_numbers)}"
     rig.locks.perform(rig.locks.verbs.acquire(spec, token, Holder(**said)))
 
 
@@ -107,8 +107,12 @@ def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> Non
     [lock] = get(app, "locks", glob=key, task="wor*", state="held")["locks"]
     assert lock["holders"][0]["task_id"] == result.id
 
-    [holder] = get(app, "locks/info", name=key)["holders"]
-    assert holder["liveness"]["verdict"] == "running"
+    def seen_running() -> Any:
+        """A worker on a busy machine may answer too late the first time."""
+        [holder] = get(app, "locks/info", name=key)["holders"]
+        return holder if holder["liveness"]["verdict"] == "running" else None
+
+    holder = wait_until(seen_running, PATIENCE, what="the worker's answer")
     assert "is alive and runs it" in holder["liveness"]["sentence"]
     assert (
         f"Task {result.id} holds lock" in get(app, "locks/why", subject=result.id)["sentences"][0]
@@ -272,8 +276,8 @@ def test_command_serves_with_keys(rig: Rig, key: str) -> None:
     with served(rig, alone=False, **keys) as address:
         assert fetched(address)[0] == 200
         assert fetched(f"{address}api/v1/me")[0] == 401
-        status, text = fetched(f"{address}api/v1/locks/info?name={key}", **MAY_READ)
-        assert (status, "is alive and runs it" in text) == (200, True)
+        info = f"{address}api/v1/locks/info?name={key}"
+        wait_until(lambda: "is alive and runs it" in fetched(info, **MAY_READ)[1], PATIENCE)
         freed = httpx.post(
             f"{address}api/v1/locks/release",
             json={"name": key},

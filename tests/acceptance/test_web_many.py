@@ -82,7 +82,7 @@ def test_100_000_locks_are_listed(
             began = time.perf_counter()
             answers.append(ask(app, "GET", "/api/v1/locks", params=parameters, headers=MAY_READ))
             took.append(time.perf_counter() - began)
-        assert min(took) < 0.7, took
+        assert min(took) < 1, took
         return answers[-1].json()
 
     first = ask(app, "GET", "/api/v1/locks", headers=MAY_READ).json()

@@ -16,7 +16,8 @@ from celery_locks import AsyncLocks, Locks
 from celery_locks.keeper import keeper
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.verbs import Verbs
-from celery_locks.testing.servers import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.contract.faces import AsyncFace, Face, SyncFace
 
 PLACES = ["valkey", "redis7", "fakeredis", "cluster", "sentinel"]

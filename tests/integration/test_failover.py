@@ -12,7 +12,8 @@ import pytest
 
 from celery_locks import LeaseLost, Locks, LockUnavailable, State
 from celery_locks.clock import now
-from celery_locks.testing.servers import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.support.fake_server import FakeSentinel
 from tests.support.news import Callback, News
 from tests.support.waiting import wait_until

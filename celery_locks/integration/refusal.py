@@ -1,0 +1,170 @@
+"""What Celery is told when a task does not get its lock, and so does not run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from celery.backends.base import DisabledBackend
+from celery.exceptions import Ignore
+from celery.states import READY_STATES, RETRY
+from kombu.exceptions import OperationalError
+
+from celery_locks import events, policy
+from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
+from celery_locks.integration.header import HEADER
+from celery_locks.model import Conflict
+from celery_locks.policy import Decision, Situation
+from celery_locks.store.verbs import Done, Renewal, budget_of
+
+if TYPE_CHECKING:
+    from celery_locks.integration.execution import Execution
+
+logger = logging.getLogger("celery_locks")
+
+
+class Refusal:
+    """An execution that has not got the lock ``name``: its result, or what is raised instead."""
+
+    def __init__(self, execution: Execution, name: str) -> None:
+        self.execution = execution
+        self.name = name
+        self.task = execution.task
+        self.request = execution.request
+        self.note = execution.note
+        self.options = execution.options
+
+    def conflict(self, conflict: Conflict) -> dict[str, Any]:
+        """Others hold it."""
+        decision = policy.on_conflict(conflict, self.options, self._situation())
+        if decision.kind == "requeue":
+            self._stay_in_queue(decision.pause)
+            self._requeue(decision)
+        self.execution.leave_queue()
+        if decision.kind == "skip":
+            return self._skip(conflict)
+        raise LockConflict(conflict)
+
+    def unavailable(self, error: LockUnavailable) -> None:
+        """Nobody knows who holds it; returns if the task is to run all the same."""
+        decision = policy.on_unavailable(self.options, self._situation())
+        if decision.kind == "requeue":
+            self._requeue(decision)
+        self.execution.leave_queue()
+        if decision.kind != "run":
+            raise error
+        self._tell("unlocked", does="runs", why=str(error))
+
+    def done(self, answer: Done) -> Any:
+        """There is nothing left to do."""
+        if answer.mark:
+            return self._repeat(answer.mark)
+        return self._drop_copy(answer)
+
+    def _repeat(self, mark: str) -> Any:
+        """The work of this lock is done (``once``): its result, or word that there is none."""
+        assert self.execution.once is not None
+        repeat = self.execution.once.repeat(mark)
+        self._tell("already_done", why=f"does not run: {repeat.reason}")
+        self._send_event("task-skipped", lock=self.name, reason=repeat.reason)
+        self.execution.leave_queue()
+        if not repeat.has_result and self._situation().has_followers:
+            raise AlreadyDone(self.name, repeat.reason)  # the next link would be run on that value
+        return repeat.value
+
+    def _drop_copy(self, answer: Done) -> None:
+        """A copy of this message has run to its end, or another message took its place."""
+        task, request = self.task, self.request
+        if answer.is_being_replaced:
+            self._requeue(policy.on_done(self._situation()))
+        has_result = not isinstance(task.backend, DisabledBackend)
+        if has_result and not (request.ignore_result or task.ignore_result):
+            state = task.AsyncResult(request.id).state
+            if state not in READY_STATES and answer.was_replaced:
+                task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
+            elif state not in READY_STATES and state != RETRY:
+                # It may be about to store its result, or have died before it could.
+                self._requeue(policy.on_done(self._situation()))
+        self._tell("already_done", why="has run already: this copy is dropped")
+        raise Ignore("a copy of this message has run")
+
+    def _situation(self) -> Situation:
+        request = self.request
+        has_message = not (request.called_directly or request.is_eager or self.execution.within)
+        return Situation(
+            task_id=request.id,
+            attempt=self.execution.holder.attempt,
+            has_followers=bool(request.chain or request.callbacks),
+            can_requeue=has_message,
+            times_requeued=int(self.note.get("times", 0)),
+            patience_used=time.time() - float(self.note.get("since", time.time())),
+            longest_pause=self._longest_pause(),
+            had_a_place=bool(self.execution.queued()[1]),
+        )
+
+    def _longest_pause(self) -> float:
+        """A delayed message must come before its visibility timeout makes copies of it."""
+        transport = self.task.app.conf.broker_transport_options or {}
+        return float(transport.get("visibility_timeout", 3600)) / 4
+
+    def _skip(self, conflict: Conflict) -> dict[str, Any]:
+        holder = conflict.holders[0].as_dict() if conflict.holders else None
+        self._tell("skipped", conflict=conflict)
+        self._send_event("task-skipped", lock=self.name, holder=holder)
+        return {"skipped": True, "lock": self.name, "holder": holder}
+
+    def _tell(self, kind: events.Kind, **detail: Any) -> None:
+        token = self.execution.token
+        events.emit(kind, self.name, token, task=self.task.name, task_id=self.request.id, **detail)
+
+    def _send_event(self, kind: str, **fields: Any) -> None:
+        if self.request.called_directly or self.request.is_eager:
+            return
+        try:
+            self.task.send_event(kind, **fields)
+        except Exception as error:  # noqa: BLE001 (an event is not worth a task)
+            logger.warning("the event %s could not be sent: %s", kind, error)
+
+    def _requeue(self, decision: Decision) -> None:
+        """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
+        note = {
+            **self.note,
+            "since": self.note.get("since", time.time()),
+            "times": int(self.note.get("times", 0)) + 1,
+        }
+        headers = {**(self.request.headers or {}), HEADER: note}
+        again = self.task.signature_from_request(
+            self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
+        )
+        self._publish(again)
+        self.execution.owes_place = False
+        self._tell("requeued", pause=decision.pause, why=decision.why)
+        raise Ignore(decision.why)
+
+    def _publish(self, again: Any) -> None:
+        """Until it succeeds: if the message is acknowledged already, nobody else has the job."""
+        while True:
+            try:
+                again.apply_async()
+            except OperationalError as error:
+                logger.warning(
+                    "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
+                    self.task.name,
+                    self.request.id,
+                    error,
+                    self.name,
+                )
+                time.sleep(0.5)
+            else:
+                return
+
+    def _stay_in_queue(self, pause: float) -> None:
+        """The message goes on, and its place with it: as long again as for a new one."""
+        name, token = self.execution.queued()
+        if token:
+            locks = self.execution.locks
+            renewal = Renewal(name, token, pause + self.options.pending_ttl)
+            with suppress(LockUnavailable):
+                locks.perform(locks.verbs.renew([renewal], budget_of(self.options.ttl)))
