@@ -186,6 +186,9 @@ class Keeper:
                 self._ring(self._bell[1], b"!")
 
     def _start(self) -> None:
+        # Loaded here, as connecting needs it: a process that is forked while the keeper's thread is
+        # importing a module would wait for that import for ever.
+        "".encode("idna")
         # eventlet's own write would switch to its hub, and refuses two that ring at once.
         self._ring = original("os", "write")
         self._bell = os.pipe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
 from importlib.resources import files
 
 from celery_locks.store.resp import Arg, pack, pack_args
@@ -17,14 +16,24 @@ class Script:
         self.verb = verb
         self._parts = (*(("common",) if common else ()), *before, verb)
         self._heads: dict[tuple[str, int], bytes] = {}
+        self._text = ""
+        self._sha = ""
 
-    @cached_property
+    # No cached_property: before Python 3.12 it has a lock, of all scripts together, and a process
+    # that is forked while the keeper's thread reads one would find it taken for ever.
+
+    @property
     def text(self) -> str:
-        return "\n".join((files(__name__) / f"{part}.lua").read_text() for part in self._parts)
+        if not self._text:
+            parts = [(files(__name__) / f"{part}.lua").read_text() for part in self._parts]
+            self._text = "\n".join(parts)
+        return self._text
 
-    @cached_property
+    @property
     def sha(self) -> str:
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        if not self._sha:
+            self._sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        return self._sha
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
         """EVALSHA; its head is the same for every call with this shard and number of arguments."""
