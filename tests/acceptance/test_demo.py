@@ -98,7 +98,9 @@ def test_demo_leaves_nothing_after_ctrl_c(home: Path, moment: str) -> None:
     try:
         wait_until(lambda: moment in log.read_text(), 30, what=f"{moment!r} on the screen")
         os.killpg(demo.pid, signal.SIGINT)
-        assert demo.wait(20) == 130, log.read_text()
+        # To a shell both are 130: where Ctrl-C strikes inside an exec (as dataclasses do), CPython
+        # dies of the signal itself at its end.
+        assert demo.wait(30) in (130, -signal.SIGINT), log.read_text()
     finally:
         demo.kill()
         demo.wait()

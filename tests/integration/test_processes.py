@@ -137,7 +137,7 @@ def test_killed_processes_do_not_stop_the_others(
     assert overlaps(sections, limit) == []
     assert fence_errors(sections, limit) == []
     # The ttl, a poll and a machine with other work.
-    assert longest_gap(sections) < ttl + 0.8 + 0.3
+    assert longest_gap(sections) < ttl + 0.8 + 0.7
     last = max(section.entered for section in sections)
     assert last > max(run.killed.values()) + 0.5, "nobody came in after the last kill"
     wait_until(lambda: locks.info(NAME) is None, ttl + 1)
@@ -149,13 +149,20 @@ def test_killed_processes_do_not_stop_the_others(
 
 
 def kill_one(run: Run, locks: Locks, role: str) -> None:
-    """Stop processes until one is found to be what we want to kill; the others go on at once."""
+    """Stop one that was what we want to kill, and kill it if it still is; else it goes on."""
+
+    def pids() -> list[int]:
+        info = locks.info(NAME)
+        found = [one.pid for one in getattr(info, role)] if info else []
+        return [pid for pid in found if pid not in run.killed]
 
     def found() -> bool:
-        pid = random.choice([pid for pid in run.pids if pid not in run.killed])
+        candidates = pids()
+        if not candidates:
+            return False
+        pid = random.choice(candidates)
         os.kill(pid, signal.SIGSTOP)
-        info = locks.info(NAME)
-        if info and pid in {one.pid for one in getattr(info, role)}:
+        if pid in pids():
             run.kill(pid)
             return True
         os.kill(pid, signal.SIGCONT)
