@@ -1,0 +1,161 @@
+"""The commands that only look: each asks ``admin`` and writes down the answer; no rules here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from celery_locks import admin
+from celery_locks.admin import TIMES_USUAL
+from celery_locks.cli import FOUND_NOTHING, top
+from celery_locks.cli.desk import Desk, end, json_option, pass_desk, say, say_json, say_json_list
+from celery_locks.cli.options import filter_options, queued_for_option, timeout_option
+from celery_locks.cli.render import HEADS, detail_lines, rows, table
+from celery_locks.model import LockInfo
+
+
+@click.command("list")
+@filter_options
+@click.option("--sort", type=click.Choice(list(admin.SORTS)), help="As the server has them if not.")
+@click.option("--limit", type=click.IntRange(1))
+@json_option
+@pass_desk
+def list_(
+    desk: Desk, /, sort: str | None, limit: int | None, as_json: bool, **filters: Any
+) -> None:
+    """The locks that are held or waited for; GLOB is of names, with * and ?."""
+    found: Iterator[LockInfo] = admin.list_locks(desk.locks, **filters)
+    if sort:
+        found = iter(sorted(found, key=admin.SORTS[sort]))
+    found = islice(found, limit)
+    if as_json:
+        say_json_list(lock.as_dict() for lock in found)
+        return
+    empty = True
+    for line in table(HEADS, rows(found)):
+        click.echo(line)
+        empty = False
+    if empty:
+        say("No locks.")
+
+
+@click.command()
+@click.argument("name")
+@json_option
+@pass_desk
+def info(desk: Desk, name: str, as_json: bool) -> None:
+    """One lock: who holds it and is that one alive, who waits."""
+    detail = admin.info(desk.locks, name, desk.app)
+    if as_json:
+        say_json(detail.as_dict() if detail else None)
+    elif detail:
+        sentences = [
+            f"{alive.sentence} {admin.likely_end(detail, alive.holder)}".strip()
+            for alive in detail.liveness
+        ]
+        for line in detail_lines(detail.lock, sentences):
+            say(line)
+    if not detail:
+        end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it.")
+
+
+@click.command()
+@click.argument("subject", metavar="TASK_ID_OR_NAME")
+@json_option
+@pass_desk
+def why(desk: Desk, subject: str, as_json: bool) -> None:
+    """In sentences: who is in the way, since when, alive or not, and who waits."""
+    answer = admin.why(desk.locks, subject, desk.app)
+    if as_json:
+        say_json(answer.as_dict())
+    else:
+        for sentence in answer.sentences:
+            say(sentence)
+    if not answer.locks:
+        end(FOUND_NOTHING)
+
+
+@click.command()
+@click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@click.option(
+    "--times-usual",
+    type=click.FloatRange(1),
+    default=TIMES_USUAL,
+    show_default=True,
+    help="Also those held for so many times as long as their task's past holds.",
+)
+@queued_for_option
+@timeout_option
+@json_option
+@pass_desk
+def stale(
+    desk: Desk, /, older_than: float | None, timeout: float, as_json: bool, **limits: float
+) -> None:
+    """Locks whose worker does not answer, does not run their task, or does not renew them.
+
+    Also those that are held for far longer than usual, and those that a message holds from its
+    publish on, when it is nowhere any more.
+    """
+    found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
+    if as_json:
+        say_json_list(one.as_dict() for one in found)
+        return
+    for one in found:
+        say(f"{one.name}: held by {one.holder}. {one.sentence}")
+    if not found:
+        say("No stale locks.")
+
+
+@click.command("top")
+@filter_options
+@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True)
+@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+@json_option
+@pass_desk
+def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filters: Any) -> None:
+    """The locks, live, the longest held first; Ctrl-C ends it."""
+    top.run(lambda limit: top.look(desk.locks, limit, **filters), every, times, as_json)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--acts", "only_acts", is_flag=True, help="Only what operators did.")
+@json_option
+@pass_desk
+def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
+    """What operators did and which holds ended, of one lock or of any: when, who, why.
+
+    Holds of a second or more; about 1000 of each are kept.
+    """
+    acts = admin.history(desk.locks, name, limit=limit, only_acts=only_acts)
+    if as_json:
+        say_json_list(act.as_dict() for act in acts)
+        return
+    for act in acts:
+        say(admin.told(act))
+    if not acts:
+        say("Nothing was done by hand." if only_acts else "Nothing is on record.")
+
+
+@click.command()
+@json_option
+@pass_desk
+def check(desk: Desk, as_json: bool) -> None:
+    """What is set up wrongly: the server and, with an app, its settings and tasks."""
+    if desk.app is None:
+        found = admin.check_server(desk.locks)
+    else:
+        found = admin.check(desk.locks, desk.app)
+    if as_json:
+        say_json_list(finding.as_dict() for finding in found)
+    else:
+        for finding in found:
+            say(f"{finding.level:<8} {finding.where}: {finding.sentence}")
+    if any(finding.level != "note" for finding in found):
+        end(FOUND_NOTHING)
+    if not as_json:
+        say("Nothing is wrong.")
