@@ -1,7 +1,6 @@
 """One Chromium for the folder, and for each test its own locks, site and windows."""
 
 import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -9,30 +8,17 @@ from playwright.sync_api import Browser, sync_playwright
 
 from celery_locks.testing.servers import EmbeddedServer
 from tests.browser.desk import Desk, desk_over, with_keys
-
-# Started as root in a container, and never to talk to anybody but us.
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.support import chromium
 
 
 # For the folder and not the session: while Playwright's loop runs, no asynchronous test can.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium. Missing is a failure, unless the variable says it could not be helped."""
-    binary = shutil.which("chromium")
-    if binary is None:
+    if chromium.binary() is None:
         _miss("No chromium on the PATH (Debian: apt-get install chromium).")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
+        browser = chromium.launched(playwright)
         yield browser
         browser.close()
 

@@ -5,23 +5,12 @@ what was seen, and of what the browser complained: a breach of the site's policy
 """
 
 import json
-import shutil
 import sys
 from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-# Started as root in a container, and never to talk to anybody but us.
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.support import chromium
 
 
 def log_in(page: Page, base: str) -> None:
@@ -52,8 +41,7 @@ def release(page: Page, glob: str) -> dict[str, Any]:
 def main(base: str, glob: str) -> None:
     complaints: list[str] = []
     with sync_playwright() as playwright:
-        binary = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
+        browser = chromium.launched(playwright)
         page = browser.new_page()
         page.on("console", lambda said: complaints.append(f"{said.text} {said.location['url']}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
