@@ -19,6 +19,10 @@ from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.support.leftovers import processes_in
 from tests.support.waiting import wait_until
 
+# A shell's background job ignores Ctrl-C, and so would every child that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 Emptied = TypeVar("Emptied", EmbeddedServer, EmbeddedCluster, EmbeddedSentinel)
 
 
