@@ -13,8 +13,6 @@ from celery_locks.model import Holder, LockInfo
 from celery_locks.store.verbs import Page
 
 LockState = Literal["held", "waiting", "queued"]
-# So many take the server about 1 ms: 100 take 2 to 5, which others would feel.
-_PAGE = 40
 
 
 # How a list may be sorted; each begins with what an operator looks for first.
@@ -57,7 +55,7 @@ def _all(locks: Locks) -> Iterator[LockInfo]:
     seen: set[str] = set()
     cursor = ""
     while True:
-        page: Page = locks.perform(locks.verbs.page(cursor, _PAGE))
+        page: Page = locks.perform(locks.verbs.page(cursor))
         for info in page.locks:
             if info.name not in seen:
                 seen.add(info.name)

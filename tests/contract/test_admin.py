@@ -8,6 +8,7 @@ import pytest
 
 from celery_locks import ForeignData, Holder, LeaseLost, admin
 from celery_locks.model import LockSpec
+from celery_locks.store.verbs import PAGE
 from tests.contract.faces import Face
 from tests.contract.places import Place
 from tests.contract.test_line import in_line
@@ -51,7 +52,7 @@ def test_list_pages_are_bounded(place: Place) -> None:
         locks.perform(locks.verbs.acquire(LockSpec(f"n{i}"), f"t{i}", Holder()))
     page = locks.perform(locks.verbs.page())
     assert page.cursor
-    assert 100 <= len(page.locks) < 200
+    assert PAGE <= len(page.locks) < 2 * PAGE
 
 
 def test_force_release_takes_it_from_the_holder(face: Face, other: Face, place: Place) -> None:
