@@ -29,9 +29,9 @@ from benchmarks.timing import p50
 from celery_locks.testing.servers import EmbeddedServer
 
 POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
-ROUNDS, WARM_UP = 9, 60
+ROUNDS, WARM_UP = 31, 60
 # As many tasks a round as fit into this, but no more than that.
-ROUND_SECONDS, MOST = 0.8, 250
+ROUND_SECONDS, MOST = 0.35, 120
 
 
 class Figures(NamedTuple):
