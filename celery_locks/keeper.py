@@ -24,7 +24,7 @@ from typing import Protocol, TypeVar
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
-from celery_locks.native import native_lock, original
+from celery_locks.native import native_lock, original, start_thread
 from celery_locks.store.base import Store
 from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Mark, Renewal, Verbs, budget_of
 
@@ -186,16 +186,13 @@ class Keeper:
                 self._ring(self._bell[1], b"!")
 
     def _start(self) -> None:
-        # Loaded here, as connecting needs it: a process that is forked while the keeper's thread is
-        # importing a module would wait for that import for ever.
-        "".encode("idna")
         # eventlet's own write would switch to its hub, and refuses two that ring at once.
         self._ring = original("os", "write")
         self._bell = os.pipe()
         os.set_blocking(self._bell[0], False)
         os.set_blocking(self._bell[1], False)
         try:
-            original("_thread", "start_new_thread")(self._run, (self._bell[0],))
+            start_thread(self._run, self._bell[0])
         except BaseException:
             # No thread, no bell: else everybody after us would believe that it runs.
             for end in self._bell:

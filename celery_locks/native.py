@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,16 @@ def original(module: str, name: str) -> Any:
     if "eventlet.patcher" in sys.modules:
         return getattr(importlib.import_module("eventlet.patcher").original(module), name)
     return getattr(importlib.import_module(module), name)
+
+
+def start_thread(function: Callable[..., None], *args: Any) -> None:
+    """Run a function beside everything; raises RuntimeError where no thread is to be had.
+
+    Loads first what connecting needs: a process that is forked while this thread imports a module
+    would wait for that import for ever.
+    """
+    "".encode("idna")
+    original("_thread", "start_new_thread")(function, args)
 
 
 @cache

@@ -28,7 +28,7 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.events import LockEvent
 from celery_locks.locks import Locks
 from celery_locks.metrics.series import counted
-from celery_locks.native import native_lock, original
+from celery_locks.native import native_lock, original, start_thread
 from celery_locks.store.base import Store
 from celery_locks.store.telemetry_verbs import BATCH, Field, TelemetryVerbs
 
@@ -67,7 +67,7 @@ class Recorder:
 
     def _start(self) -> None:
         try:
-            original("_thread", "start_new_thread")(self._run, (self._bell,))
+            start_thread(self._run, self._bell)
         except RuntimeError:  # no thread to be had: perhaps with the next event
             self._is_started.release()
 

@@ -189,6 +189,30 @@ reader.join()
     )
 
 
+def test_nothing_is_imported_in_the_keepers_thread(clean: EmbeddedServer) -> None:
+    """A process forked while another thread imports a module waits for that import for ever."""
+    imported = run(
+        """
+import threading
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            print(name)
+
+async def main():
+    lease = await AsyncLocks.from_url(url).acquire("watched", ttl=1)
+    while lease.renewals < 2:
+        await asyncio.sleep(0.01)
+
+sys.meta_path.insert(0, Watch())
+asyncio.run(main())
+""",
+        clean,
+    )
+    assert imported == ""
+
+
 def test_fork_of_a_fork_holds_its_own(clean: EmbeddedServer) -> None:
     run(
         """
