@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once.
-JOBS ?= 4
+JOBS ?= 3
 
 ifneq ($(UV),)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python

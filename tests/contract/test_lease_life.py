@@ -46,7 +46,7 @@ def test_renew_to_a_shorter_ttl_shortens_the_holders_trust(face: Face) -> None:
 
 
 def test_lease_is_renewed_by_itself(face: Face) -> None:
-    lease = face.acquire("a", ttl=1)
+    lease = face.acquire("a", ttl=2)
     wait_until(lambda: lease.renewals >= 2, what="two renewals")
     assert lease.state is State.HELD
     assert face.is_locked("a")
@@ -76,9 +76,9 @@ def test_lapsed_lease_that_was_taken_is_lost(face: Face, other: Face, place: Pla
 def test_wiped_store_makes_the_lease_lost(face: Face, place: Place) -> None:
     """Told by the keeper, not only when asked; and the renewal does not make the lock anew."""
     lost = threading.Event()
-    face.acquire("a", ttl=1, on_lost=lambda *_: lost.set())
+    face.acquire("a", ttl=2, on_lost=lambda *_: lost.set())
     place.wipe()
-    assert lost.wait(5)
+    assert lost.wait(15)
     assert not face.is_locked("a")
 
 
@@ -216,7 +216,7 @@ def test_events_tell_the_life_of_a_lock(face: Face, other: Face) -> None:
 
 def test_close_keeps_what_is_held(face: Face, place: Place, kind: str) -> None:
     locks = place.face(kind)
-    lease = locks.acquire("closing", ttl=1)
+    lease = locks.acquire("closing", ttl=2)
     if kind == "sync":
         locks.close()
     renewed = lease.renewals

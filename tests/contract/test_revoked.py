@@ -31,7 +31,7 @@ def test_keeper_tells_of_it_and_the_event_says_so(face: Face, place: Place) -> N
     told: list[Any] = []
     heard: list[LockEvent] = []
     ends = subscribe(heard.append)
-    lease = face.acquire("a", ttl=1, on_lost=lambda _, error: told.append(error))
+    lease = face.acquire("a", ttl=2, on_lost=lambda _, error: told.append(error))
     admin.force_release(place.locks(), "a", by="ann", reason="stuck")
     wait_until(lambda: told, 20, what="on_lost")
     wait_until(lambda: [e for e in heard if e.kind == "lost"], 20, what="the event")
@@ -43,7 +43,7 @@ def test_keeper_tells_of_it_and_the_event_says_so(face: Face, place: Place) -> N
 
 def test_hold_raises_it_at_its_end(face: Face, place: Place) -> None:
     with pytest.raises(LockRevoked, match="stuck"):
-        with face.hold("a", ttl=1) as lease:
+        with face.hold("a", ttl=2) as lease:
             admin.force_release(place.locks(), "a", reason="stuck")
             wait_until(lambda: lease.state is State.LOST, 20, what="the loss")
 

@@ -128,7 +128,7 @@ def test_many_forks_under_a_busy_keeper(clean: EmbeddedServer) -> None:
     run(
         """
 locks = Locks.from_url(url)
-leases = [locks.acquire(f"parents{n}", ttl=1 + n % 50 / 50) for n in range(300)]
+leases = [locks.acquire(f"parents{n}", ttl=3 + n % 50 / 50) for n in range(300)]
 
 def child(n):
     def work():
