@@ -18,7 +18,8 @@ from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
-from celery_locks.store.router import Exchange, Pause, Router
+from celery_locks.store.resp import ErrorReply
+from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
 from celery_locks.store.wire import (
     AsyncClientWire,
@@ -80,13 +81,26 @@ class RedisStore:
         self._channel = _channel(self._prefix)
 
     def perform(self, effect: Effect) -> Any:
-        match effect:
-            case Call():
-                return drive(self._router.conversation(effect), self._step)
-            case Listen():
-                return self._listen(effect)
-            case Nap():
-                return self._nap(effect)
+        if isinstance(effect, Call):
+            return self._call(effect)
+        return self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
+
+    def _call(self, call: Call) -> Any:
+        """Nearly always one exchange with a server that is known: that needs no conversation."""
+        primary = self._router.primary
+        wire = self._wires.get(primary) if primary else None
+        if wire is None:
+            return drive(self._router.conversation(call), self._step)
+        deadline = now() + call.budget
+        failed: ErrorReply | WireError
+        try:
+            reply = wire.exchange(call.packed, deadline - call.budget * FIRST_LEAVES)
+            if not isinstance(reply, ErrorReply):
+                return call.parse(reply)
+            failed = reply
+        except WireError as error:
+            failed = error
+        return drive(self._router.conversation(call, deadline, failed), self._step)
 
     def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):

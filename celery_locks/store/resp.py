@@ -32,12 +32,11 @@ Reply = None | int | bytes | ErrorReply | list["Reply"]
 
 
 def pack_args(args: tuple[Arg, ...]) -> bytes:
-    texts = [str(arg) for arg in args]
-    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)])
     if packed.isascii():
         return packed.encode()
     # Lengths are in bytes, and now a character may be several of them.
-    coded = [text.encode() for text in texts]
+    coded = [str(arg).encode() for arg in args]
     return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in coded])
 
 

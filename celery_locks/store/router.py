@@ -45,6 +45,9 @@ class Pause(NamedTuple):
 
 Steps = Generator[Exchange | Pause, Any, Any]
 
+# What a first try leaves of the time for a second: its connection may have died while it idled.
+FIRST_LEAVES = 0.5
+
 _FINAL = {
     "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new"),
     "NOAUTH": (ServerRefused, "wants a password"),
@@ -72,25 +75,27 @@ class Router:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._primary: Address | None = site.addresses[0] if site.shape == "single" else None
+        # Where every call goes; None where that has to be asked for, or depends on the shard.
+        self.primary: Address | None = site.addresses[0] if site.shape == "single" else None
         self._slots: list[tuple[int, int, Address]] = []
 
-    def conversation(self, call: Call) -> Steps:
-        """The steps of one call; returns ``call.parse(reply)`` or raises one of our errors."""
-        deadline = now() + call.budget
+    def conversation(
+        self, call: Call, deadline: float = 0.0, failed: ErrorReply | WireError | None = None
+    ) -> Steps:
+        """The steps of one call; returns ``call.parse(reply)`` or raises one of our errors.
+
+        ``failed`` is what came of a first try that the store has made already.
+        """
+        deadline = deadline or now() + call.budget
         data = call.packed
-        trouble = ""
         tries = 0
         while True:
             tries += 1
-            try:
-                address = self._primary or (yield from self.address(call.root, deadline))
-                reply = yield Exchange(address, data, self._share(tries, deadline))
-            except WireError as error:
-                trouble = str(error)
-            else:
-                if not isinstance(reply, ErrorReply):
-                    return call.parse(reply)
+            reply = failed or (yield from self._try(call.root, data, tries, deadline))
+            failed = None
+            if isinstance(reply, WireError):
+                trouble = str(reply)
+            elif isinstance(reply, ErrorReply):
                 code = _code(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # it answered, and well
@@ -98,6 +103,8 @@ class Router:
                     continue
                 self._raise_if_final(code, reply, call)
                 trouble = reply.text
+            else:
+                return call.parse(reply)
             self.forget()
             pause = min(0.01 * 2**tries, 0.25)
             if now() + pause >= deadline or (self._site.shape == "single" and tries > 1):
@@ -105,9 +112,14 @@ class Router:
             if tries > 1:
                 yield Pause(pause)
 
-    def _share(self, tries: int, deadline: float) -> float:
-        """The first try gets half of the time: its connection may have died while it idled."""
-        return deadline if tries > 1 else (now() + deadline) / 2
+    def _try(self, root: str, data: bytes, tries: int, deadline: float) -> Steps:
+        """The reply, or the ``WireError`` that there was none."""
+        try:
+            address = self.primary or (yield from self.address(root, deadline))
+            left_over = (deadline - now()) * FIRST_LEAVES if tries == 1 else 0.0
+            return (yield Exchange(address, data, deadline - left_over))
+        except WireError as error:
+            return error
 
     def _raise_if_final(self, code: str, reply: ErrorReply, call: Call) -> None:
         if code in _FINAL:
@@ -127,18 +139,18 @@ class Router:
         """The node that has this shard; asks Sentinel or the Cluster when not known."""
         if self._site.shape == "cluster":
             return (yield from self._cluster_node(root, deadline))
-        if self._primary is None:
+        if self.primary is None:
             reply, _ = yield from self._ask_any(
                 pack("SENTINEL", "get-master-addr-by-name", self._site.service), deadline
             )
-            self._primary = (reply[0].decode(), int(reply[1]))
-        return self._primary
+            self.primary = (reply[0].decode(), int(reply[1]))
+        return self.primary
 
     def forget(self) -> None:
         """What we knew led nowhere: ask again next time."""
         self._slots = []
         if self._site.shape == "sentinel":
-            self._primary = None
+            self.primary = None
 
     def _cluster_node(self, root: str, deadline: float) -> Steps:
         if not self._slots:

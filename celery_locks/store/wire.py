@@ -29,6 +29,7 @@ from celery_locks.store.site import Address, Site
 
 MINIMUM = (6, 2)
 _CHUNK = 16384
+_CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -140,7 +141,7 @@ class Link:
         except BlockingIOError:
             raise TimeoutError("timed out") from None
         if not chunk:
-            raise ConnectionError("the server closed the connection")
+            raise ConnectionError(_CLOSED)
         return chunk
 
     def _allow(self, deadline: float) -> None:
@@ -156,8 +157,18 @@ class Link:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
-        self.send(data, deadline)
-        return self._receive(deadline)  # the timeout that was just set still fits
+        self._allow(deadline)
+        try:
+            self._sock.sendall(data)
+            chunk: bytes = self._sock.recv(_CHUNK)  # the timeout that was just set still fits
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
+        if chunk[:1] == b":" and chunk[-1:] == b"\n":
+            return int(chunk[1:])  # as most replies are
+        if not chunk:
+            raise ConnectionError(_CLOSED)
+        self._rest = chunk
+        return self._receive(deadline)
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -174,7 +185,10 @@ class Wire:
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
         """Send and read one reply; ``WireError`` when that did not work out by the deadline."""
-        link = self._take() or self.open(deadline)
+        try:
+            link = self._idle.pop()
+        except IndexError:
+            link = self.open(deadline)
         try:
             reply = link.exchange(data, deadline)
         except (OSError, ValueError) as error:
@@ -186,12 +200,6 @@ class Wire:
             raise
         self._idle.append(link)
         return reply
-
-    def _take(self) -> Link | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
 
     def open(self, deadline: float) -> Link:
         """A new connection, greeted and known to be to a server that is new enough."""
@@ -227,7 +235,8 @@ class Wire:
         link.close()
 
     def close(self) -> None:
-        while link := self._take():
+        idle, self._idle = self._idle, []
+        for link in idle:
             link.close()
 
     def after_fork(self) -> None:
@@ -257,7 +266,7 @@ class AsyncLink:
                 pass
             chunk = await self._connection._reader.read(_CHUNK)
             if not chunk:
-                raise ConnectionError("the server closed the connection")
+                raise ConnectionError(_CLOSED)
             self._rest += chunk
 
     async def exchange(self, data: bytes) -> Reply:
