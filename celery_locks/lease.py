@@ -47,6 +47,17 @@ def trusted_until(sent_at: float, ttl: float) -> float:
 class BaseLease:
     """What the sync and the async lease have in common: everything but renewing and releasing."""
 
+    entries = 1
+    renewals = 0
+    stop_requested = False
+    on_stop: OnStop | None = None
+    task: str | None = None
+    task_id: str | None = None
+    _suspended = False
+    _end: State | None = None
+    _reason = ""
+    _revoked: Revocation | None = None
+
     def __init__(
         self,
         spec: LockSpec,
@@ -57,27 +68,13 @@ class BaseLease:
         granted: float | None = None,
     ) -> None:
         """``granted`` is for how long it was granted, if not for its whole ttl."""
-        self.name = spec.name
-        self.ttl = spec.ttl
-        self.limit = spec.limit
-        self.at_least = spec.at_least
+        self.name, self.ttl, self.limit, _, self.at_least = spec
         self.token = token
         self.fence = fence
-        self.acquired_at = time.time() - (now() - sent_at)
-        self.entries = 1
-        self.renewals = 0
         self._since = sent_at
         self._pid = os.getpid()
         self._deadline = trusted_until(sent_at, granted or spec.ttl)
-        self._suspended = False
-        self._end: State | None = None
-        self._reason = ""
-        self._revoked: Revocation | None = None
         self._on_lost = on_lost
-        self.on_stop: OnStop | None = None
-        self.stop_requested = False
-        self.task: str | None = None
-        self.task_id: str | None = None
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
 
@@ -101,6 +98,11 @@ class BaseLease:
     def reason(self) -> str:
         """Why it is lost; empty while it is not."""
         return self._reason
+
+    @property
+    def acquired_at(self) -> float:
+        """By the wall clock, for people to read."""
+        return time.time() - self.held_for
 
     @property
     def held_for(self) -> float:

@@ -1,5 +1,8 @@
 """Frozen values that the layers hand to each other; no I/O, no rules but their own validity.
 
+What every acquire makes (``LockSpec``, ``Holder``) are tuples: a frozen dataclass of so many fields
+takes several times as long to make.
+
 Times here are wall-clock seconds by the lock server's clock, for people to read. Deadlines that
 code relies on are elsewhere (``lease.py``) and on another clock.
 """
@@ -11,7 +14,7 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -24,26 +27,46 @@ REPLACED = 1_000_000  # more than the retries of any task
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
 
-@dataclass(frozen=True, slots=True)
-class LockSpec:
+# Of those who say nothing extra; nobody writes into it.
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Spec(NamedTuple):
+    name: str
+    ttl: float
+    limit: int
+    wait: float | None
+    at_least: float
+
+
+class LockSpec(_Spec):
     """What is asked for: one lock, by name, and how it is to be held."""
 
-    name: str
-    ttl: float = DEFAULT_TTL
-    limit: int = 1
-    wait: float | None = None
-    at_least: float = 0.0
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        check_name(self.name)
-        check_ttl(self.ttl)
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+    def __new__(
+        cls,
+        name: str,
+        ttl: float = DEFAULT_TTL,
+        limit: int = 1,
+        wait: float | None = None,
+        at_least: float = 0.0,
+    ) -> Self:
+        check_name(name)
+        check_ttl(ttl)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise LockUsageError(
-                f"limit of lock {self.name!r} is {self.limit!r}; it must be a whole number from 1"
+                f"limit of lock {name!r} is {limit!r}; it must be a whole number from 1"
             )
-        if self.wait is not None:
-            check_seconds("wait", self.wait)
-        check_seconds("at_least", self.at_least)
+        if wait is not None:
+            check_seconds("wait", wait)
+        check_seconds("at_least", at_least)
+        return super().__new__(cls, name, ttl, limit, wait, at_least)
+
+    def named(self, name: str) -> Self:
+        """The same for another lock; only the name is new, and checked."""
+        check_name(name)
+        return self._replace(name=name)
 
 
 def check_name(name: object) -> None:
@@ -75,8 +98,7 @@ def check_seconds(option: str, value: object) -> None:
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who has a lock, or waits for it.
 
     ``token`` is this execution and ``fence`` its number; the rest says where to look for it.
@@ -94,7 +116,7 @@ class Holder:
     worker: str | None = None
     host: str | None = None
     pid: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = _NOTHING
     ttl: float = 0.0
     acquired_at: float = 0.0
     expires_at: float = 0.0
@@ -153,8 +175,7 @@ class Holder:
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
         """What ``as_dict`` made, also by another version of this library."""
-        known = {one.name for one in fields(cls)}
-        return cls(**{word: value for word, value in said.items() if word in known})
+        return cls(**{word: value for word, value in said.items() if word in cls._fields})
 
     def about(self) -> str:
         """The part that is stored as said; task id and retries have fields of their own."""
