@@ -78,14 +78,22 @@ def _unsubscribe(subscriber: Subscriber) -> None:
     _subscribers = tuple(s for s in _subscribers if s is not subscriber)
 
 
+def is_heard(kind: Kind) -> bool:
+    """Whether anybody wants to know, for those to whom even the telling is too dear."""
+    return bool(_subscribers) or _is_logged(kind)
+
+
+def _is_logged(kind: Kind) -> bool:
+    level = logs.LEVELS.get(kind)
+    return level is not None and logger.isEnabledFor(level)
+
+
 def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
     """Write it down and tell the subscribers, if anybody wants to know; never raises."""
-    level = logs.LEVELS.get(kind)
-    is_logged = level is not None and logger.isEnabledFor(level)
-    if not (is_logged or _subscribers):
+    if not is_heard(kind):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)
-    for subscriber in (logs.write, *_subscribers) if is_logged else _subscribers:
+    for subscriber in (logs.write, *_subscribers) if _is_logged(kind) else _subscribers:
         try:
             subscriber(event)
         except Exception:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypeVar
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -26,7 +26,7 @@ from celery_locks.keeper import keeper
 from celery_locks.lease import NO_LONGER_THERE, BaseLease, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
-from celery_locks.store.verbs import CLAIM, Done, Mark, Once, Renewal, Verbs, budget_of
+from celery_locks.store.verbs import CLAIM, Besides, Done, Mark, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -48,26 +48,14 @@ MARKS_OWED = 600.0
 NOTED = 1.0
 
 
-class How(TypedDict, total=False):
-    """What is not everybody's to ask for; see ``verbs``.
-
-    Of tasks: a token from, and a keeper in, another process; ``policy`` is for the events only.
-    Of recipes: ``once``.
-    """
-
-    token: str
-    kept_elsewhere: bool
-    ask_done: bool
-    frees: tuple[str, str]
-    replaces: str
-    supersedes: tuple[str, float]
-    once: Once | None
-    policy: str
-
-
 def new_token() -> str:
     """Random, one for each attempt to acquire."""
     return os.urandom(12).hex()
+
+
+def _asker(holder: Holder, policy: str, **more: Any) -> dict[str, Any]:
+    """What the events say of who asked."""
+    return {"task": holder.task, "task_id": holder.task_id, "policy": policy, **more}
 
 
 class Flows(Generic[L]):
@@ -90,42 +78,50 @@ class Flows(Generic[L]):
         spec: LockSpec,
         holder: Holder,
         on_lost: OnLost | None = None,
-        **how: Unpack[How],
+        *,
+        token: str = "",
+        lease_class: type[L] | None = None,
+        kept_elsewhere: bool = False,
+        besides: Besides | None = None,
+        policy: str = "direct",
     ) -> Flow[L | Conflict | Done]:
-        token = how.get("token") or new_token()
+        """All after ``on_lost`` is not everybody's to ask for.
+
+        Of tasks: a token from, and a keeper in, another process; ``policy`` is for events only.
+        """
+        token = token or new_token()
         began = now()
-        asker: dict[str, Any] = {
-            "task": holder.task,
-            "task_id": holder.task_id,
-            "policy": how.get("policy", "direct"),
-        }
         try:
-            answer, sent_at, granted = yield from self._ask(spec, token, holder, how)
-            if isinstance(answer, Conflict):
-                events.emit(
-                    "conflict", spec.name, token, conflict=answer, waited=now() - began, **asker
-                )
-            if isinstance(answer, Conflict | Done):
+            answer, sent_at, granted = yield from self._ask(spec, token, holder, besides)
+            if not isinstance(answer, int):
+                if isinstance(answer, Conflict):
+                    asker = _asker(holder, policy, waited=now() - began)
+                    events.emit("conflict", spec.name, token, conflict=answer, **asker)
                 return answer
-            lease = self._lease_class(spec, token, answer, sent_at, on_lost, granted)
+            lease = (lease_class or self._lease_class)(
+                spec, token, answer, sent_at, on_lost, granted
+            )
             lease.task, lease.task_id = holder.task, holder.task_id
-            if not how.get("kept_elsewhere"):
+            if not kept_elsewhere:
                 due = None if granted == spec.ttl else now() + lease.remaining / 3
                 keeper.keep(lease, self._store, self.verbs, due)
-            events.emit("acquired", spec.name, token, answer, waited=now() - began, **asker)
+            if events.is_heard("acquired"):
+                asker = _asker(holder, policy, waited=now() - began)
+                events.emit("acquired", spec.name, token, answer, **asker)
             return lease
         except BaseException as error:
             keeper.discard(token)
             if not isinstance(error, _NOTHING_TAKEN):
                 # The store may have granted or queued it, or may do so yet.
                 until = now() + spec.ttl
-                once = how.get("once")
+                once = besides.once if besides else None
                 # Nor was anything begun, whatever mark says so.
                 marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
                 keeper.give_back(
                     spec.name, token, self._store, self.verbs, until, doubtful=True, marks=marks
                 )
             if isinstance(error, LockUnavailable):
+                asker = _asker(holder, policy)
                 events.emit("unavailable", spec.name, token, why=str(error), **asker)
             raise
         finally:
@@ -133,25 +129,27 @@ class Flows(Generic[L]):
                 self._unlisten(token)
 
     def _ask(
-        self, spec: LockSpec, token: str, holder: Holder, how: How
+        self, spec: LockSpec, token: str, holder: Holder, besides: Besides | None
     ) -> Flow[tuple[int | Conflict | Done, float, float]]:
         """The answer, when it was asked for, and for how long it is good."""
-        patience_ends = now() + (spec.wait or 0.0)
-        root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = None
         if spec.wait:
+            patience_ends = now() + spec.wait
+            root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
             channel = yield Listen(root, token, connect=False, budget=budget)
-        call = self._call(spec, token, holder, channel, how)
+        call = self._call(spec, token, holder, channel, besides)
         while True:
             sent_at = now()
             answer = yield call
+            if isinstance(answer, int):
+                self._refuse_late(spec, sent_at)
+                return answer, sent_at, spec.ttl
+            if not spec.wait:
+                return answer, sent_at, 0.0
             if isinstance(answer, Done):
                 if channel:  # it may have been handed the lock, or stand in line
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
-            if not isinstance(answer, Conflict):
-                self._refuse_late(spec, sent_at)
-                return answer, sent_at, spec.ttl
             left = patience_ends - now()
             # Behind its own twin nobody waits: it could only learn that the work is done. Nor does
             # a task behind a message, which may need the worker's slot that it would wait in.
@@ -164,7 +162,7 @@ class Flows(Generic[L]):
                 return answer, sent_at, 0.0
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                may_enter = not (holder.task_id or how.get("once"))
+                may_enter = not (holder.task_id or (besides and besides.once))
                 if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     return fence, sent_at, CLAIM
@@ -173,24 +171,20 @@ class Flows(Generic[L]):
                     # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
-            call = self._call(spec, token, holder, channel, how)
+            call = self._call(spec, token, holder, channel, besides)
 
     def _call(
-        self, spec: LockSpec, token: str, holder: Holder, channel: str | None, how: How
+        self,
+        spec: LockSpec,
+        token: str,
+        holder: Holder,
+        channel: str | None,
+        besides: Besides | None,
     ) -> Call:
         """Who has no channel yet asks without queueing."""
         alive = ALIVE if channel else 0.0
         return self.verbs.acquire(
-            spec,
-            token,
-            holder,
-            alive=alive,
-            channel=channel or "-",
-            ask_done=how.get("ask_done", False),
-            frees=how.get("frees", ("", "")),
-            replaces=how.get("replaces", ""),
-            supersedes=how.get("supersedes", ("", 0.0)),
-            once=how.get("once"),
+            spec, token, holder, alive=alive, channel=channel or "-", besides=besides
         )
 
     @staticmethod
@@ -234,10 +228,10 @@ class Flows(Generic[L]):
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
-        # Not the lease's deadline: another process may have renewed it since we last heard.
-        keep, until = max(keep, lease.keep_for()), now() + lease.ttl
+        held_for = lease.held_for
+        keep = max(keep, lease.at_least - held_for)
         # Not so for short ones: nobody asks after them, and they are what most calls are about.
-        past = "" if lease.held_for >= NOTED else None
+        past = "" if held_for >= NOTED else None
         lease.finish_release()
         try:
             ours: bool = yield self.verbs.release(
@@ -250,6 +244,8 @@ class Flows(Generic[L]):
                 budget=budget_of(lease.ttl),
             )
         except BaseException:
+            # Not the lease's deadline: another process may have renewed it since we last heard.
+            until = now() + lease.ttl
             until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
             keeper.give_back(
                 lease.name,
@@ -262,7 +258,8 @@ class Flows(Generic[L]):
                 past=past,
             )
             raise
-        lease.tell("released", held_for=lease.held_for, ours=ours)
+        if events.is_heard("released"):
+            lease.tell("released", held_for=lease.held_for, ours=ours)
         return ours
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:

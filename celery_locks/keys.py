@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import json
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -29,31 +29,54 @@ _HEAD = 150
 _FORMATTER = string.Formatter()
 
 
-def bound(
-    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
-    parameters = signature.parameters
-    if len(args) == len(parameters) and not kwargs and _are_positional(parameters.values()):
-        return dict(zip(parameters, args, strict=True))  # as most calls are, at a tenth of the cost
-    try:
-        binding = signature.bind(*args, **kwargs)
-    except TypeError:
-        # The call itself will fail with Celery's or Python's own words.
-        return {"*": list(args), **kwargs}
-    binding.apply_defaults()
-    return dict(binding.arguments)
+class Parameters:
+    """What a function takes, read off it once: reading costs more than all else here."""
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(function)
+        found = self._signature.parameters.values()
+        self._names = tuple(p.name for p in found)
+        self._are_positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
+        self._keywords = next((p.name for p in found if p.kind is p.VAR_KEYWORD), None)
 
-def _are_positional(parameters: Iterable[inspect.Parameter]) -> bool:
-    return all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
+        if self._are_positional and not kwargs and len(args) == len(self._names):
+            return dict(zip(self._names, args, strict=True))  # as most calls are
+        try:
+            binding = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            # The call itself will fail with Celery's or Python's own words.
+            return {"*": list(args), **kwargs}
+        binding.apply_defaults()
+        return dict(binding.arguments)
 
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What a template can name: the parameters, and each keyword that ``**kwargs`` took up."""
+        arguments = self.bound(args, kwargs)
+        more = arguments.get(self._keywords) if self._keywords else None
+        return {**more, **arguments} if more else arguments
 
-def by_name(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a template can name: the parameters, and each keyword that ``**kwargs`` took up."""
-    kwargs = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-    more = arguments.get(kwargs[0]) if kwargs else None
-    return {**(more or {}), **arguments}
+    def check(self, template: str, where: str) -> None:
+        """Refuse a template that names no parameter of the function."""
+        try:
+            fields = [place for _, place, _, _ in _FORMATTER.parse(template) if place is not None]
+        except ValueError as error:
+            raise LockUsageError(
+                f"{where}: the lock key {template!r} is no template: {error}"
+            ) from None
+        for place in fields:
+            first = place.replace("[", ".").split(".")[0]
+            if not first or first.isdigit():
+                raise LockUsageError(
+                    f"{where}: the lock key {template!r} has {{{place}}}; "
+                    "write a parameter's name in it"
+                )
+            if first not in self._names and not self._keywords:
+                raise LockUsageError(
+                    f"{where}: the lock key {template!r} names {first!r}, "
+                    f"but the parameters are {', '.join(self._names) or 'none'}"
+                )
 
 
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:
@@ -102,33 +125,6 @@ def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[
             f"the lock key function {key!r} returned {name!r}; it must return a text"
         )
     return shortened(name)
-
-
-def check_template(template: str, signature: inspect.Signature, where: str) -> None:
-    """Refuse a template that names no parameter of the function."""
-    try:
-        fields = [place for _, place, _, _ in _FORMATTER.parse(template) if place is not None]
-    except ValueError as error:
-        raise LockUsageError(
-            f"{where}: the lock key {template!r} is no template: {error}"
-        ) from None
-    known = list(signature.parameters)
-    for place in fields:
-        first = place.replace("[", ".").split(".")[0]
-        if not first or first.isdigit():
-            raise LockUsageError(
-                f"{where}: the lock key {template!r} has {{{place}}}; "
-                "write a parameter's name in it"
-            )
-        if first not in known and not _takes_anything(signature):
-            raise LockUsageError(
-                f"{where}: the lock key {template!r} names {first!r}, "
-                f"but the parameters are {', '.join(known) or 'none'}"
-            )
-
-
-def _takes_anything(signature: inspect.Signature) -> bool:
-    return any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
 
 def shortened(name: str) -> str:

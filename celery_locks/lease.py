@@ -232,10 +232,6 @@ class BaseLease:
             self._end = end
             return True
 
-    def keep_for(self) -> float:
-        """What is left of ``at_least``, for the release."""
-        return max(0.0, self.at_least - self.held_for)
-
 
 class Face(Protocol):
     def renew(self, lease: Any, ttl: float | None = None) -> Any: ...

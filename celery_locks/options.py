@@ -8,7 +8,7 @@ task and the call can each add theirs, the later the stronger.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
@@ -56,17 +56,23 @@ class LockOptions:
     once: float = 0.0
     reuse: Reuse = "failed_only"
 
-    def spec(self, name: str) -> LockSpec:
+    _spec: LockSpec = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
         """Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait."""
         patience = None
         if self.on_conflict == "wait":
             patience = FOREVER if self.wait is None else self.wait
-        return LockSpec(name, self.ttl, self.limit, patience, self.at_least)
+        spec = LockSpec("any", self.ttl, self.limit, patience, self.at_least)
+        object.__setattr__(self, "_spec", spec)
+
+    def spec(self, name: str) -> LockSpec:
+        return self._spec.named(name)
 
 
 FOREVER = 10 * 365 * 86400.0
 # on_publish is said as a part of on_conflict.
-WORDS = tuple(field.name for field in fields(LockOptions) if field.name != "on_publish")
+WORDS = tuple(one.name for one in fields(LockOptions) if one.init and one.name != "on_publish")
 
 
 def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:

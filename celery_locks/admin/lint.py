@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from celery_locks import keys, settings
+from celery_locks import settings
 from celery_locks.errors import LockUsageError
-from celery_locks.integration.naming import BY_ARGUMENTS, signature_of
+from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
 from celery_locks.locks import Locks
 from celery_locks.options import LockOptions
@@ -98,7 +98,7 @@ def _task(app: Any, task: Any) -> Iterator[Finding]:
     try:
         options: LockOptions = task.lock_options()
         if isinstance(options.key, str) and options.key != BY_ARGUMENTS:
-            keys.check_template(options.key, signature_of(task), f"task {task.name}")
+            parameters_of(task).check(options.key, f"task {task.name}")
     except LockUsageError as error:
         yield Finding("error", task.name, str(error))
         return

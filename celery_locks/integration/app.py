@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Any
 
 from celery_locks import settings
-from celery_locks.flows import Flows, How
 from celery_locks.lease import Lease, OnLost
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec
 from celery_locks.settings import Settings
 from celery_locks.store.base import Store, drive
-from celery_locks.store.verbs import Done, Mark
+from celery_locks.store.verbs import Besides, Done, Mark
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -32,16 +31,26 @@ class AppLocks(Locks):
         self,
         spec: LockSpec,
         holder: Holder,
-        lease_class: type[Lease],
         *,
+        token: str,
+        lease_class: type[Lease] = Lease,
+        kept_elsewhere: bool = False,
         on_lost: OnLost | None = None,
-        **how: Unpack[How],
+        besides: Besides | None = None,
+        policy: str = "direct",
     ) -> Lease | Conflict | Done:
-        flows = Flows(lease_class, self.keeper_store, self.verbs, self._store.unlisten)
-        answer = drive(flows.acquire(spec, holder, on_lost, **how), self._store.perform)
-        if isinstance(answer, Lease):
-            answer.face = self
-        return answer
+        flow = self._flows.acquire(
+            spec,
+            holder,
+            on_lost,
+            token=token,
+            lease_class=lease_class,
+            kept_elsewhere=kept_elsewhere,
+            besides=besides,
+            policy=policy,
+        )
+        answer = drive(flow, self._store.perform)
+        return self.adopt(answer) if isinstance(answer, Lease) else answer
 
     def release_for_task(
         self, lease: Lease, *, keep: float, keep_as: str = "", marks: Sequence[Mark] = ()

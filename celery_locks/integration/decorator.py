@@ -76,10 +76,9 @@ def _apply(target: Any, words: dict[str, Any]) -> Any:
 
 
 def _marked(function: Any, words: dict[str, Any]) -> Any:
-    signature = inspect.signature(function)
     key = words["key"]
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.check_template(key, signature, f"@single_instance of {function.__qualname__}")
+        keys.Parameters(function).check(key, f"@single_instance of {function.__qualname__}")
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +88,7 @@ def _marked(function: Any, words: dict[str, Any]) -> Any:
         return _run_late(locked, words, args, kwargs)
 
     # Celery reads the parameters off the function itself, not through __wrapped__.
-    locked.__signature__ = signature  # type: ignore[attr-defined]
+    locked.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     setattr(locked, MARK, words)
     return locked
 
@@ -117,7 +116,7 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     type(task)._lock_said = {**words, **type(task)._lock_said}
     key = type(task)._lock_said["key"]
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.check_template(key, inspect.signature(task.run), f"task {task.name}")
+        keys.Parameters(task.run).check(key, f"task {task.name}")
 
 
 def _lock_marked_tasks(app: Any) -> None:

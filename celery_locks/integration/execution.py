@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_locks import keys, logs
+from celery_locks import logs
 from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable, LockUsageError
@@ -24,7 +23,7 @@ from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, RaisedHere
-from celery_locks.integration.naming import lock_name, signature_of
+from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
 from celery_locks.integration.refusal import Refusal
@@ -33,7 +32,7 @@ from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import Done, Mark, queued_token
+from celery_locks.store.verbs import Besides, Done, Mark, queued_token
 from celery_locks.store.verbs import ended as job_ended
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
@@ -66,26 +65,30 @@ def current_execution() -> Execution | None:
 class Execution:
     """A task, its request and its lock."""
 
+    lease: Lease | None = None
+    token = ""
+    once: Once | None = None
+    _may_be_a_copy = False
+
     def __init__(
         self,
         task: Any,
+        request: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         within: Execution | None = None,
     ) -> None:
         """``within`` is the run whose body called its own task directly: one message, two calls."""
         self.task = task
+        self.request = request
         self.within = within
-        self.request = task.request
         self.args = args
         self.kwargs = kwargs
-        self.note: dict[str, Any] = dict((self.request.headers or {}).get(HEADER) or {})
+        headers = request.headers
+        self.note: dict[str, Any] = dict(headers.get(HEADER) or {}) if headers else {}
         self.options: LockOptions = task.lock_options(self.note.get("options"))
-        self.lease: Lease | None = None
-        self.token = ""
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
         self.owes_place = within is None and "queued" in self.note
-        self.once: Once | None = None
         self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
@@ -95,11 +98,12 @@ class Execution:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
         if name is None:
             return self._call(call, under=self._locked_around())
-        if holding := self._holding(name):
+        if self.within and (holding := self.within.holding(name)):
             return self._call(call, under=holding)
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
-        self.once = once_of(self.task, self.options, name)
+        if self.options.once:
+            self.once = once_of(self.task, self.options, name)
         try:
             answer = self._acquire(name)
             if isinstance(answer, Lease):
@@ -116,20 +120,21 @@ class Execution:
         if isinstance(answer, Conflict):
             return Refusal(self, name).conflict(answer)
         answer.on_stop = self._interrupter.stop
-        self._leave_other_place(name)
-        self._forget_conflicts()
-        return self._run_locked(call)
+        if self.note or self.options.scope != "running":
+            self._leave_other_place(name)
+            self._forget_conflicts()
+        return self._run_locked(call, answer)
 
     def _abandon(self, name: str) -> None:
         keeper.discard(self.token)
         until = now() + self.options.ttl
         keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
 
-    def _holding(self, name: str) -> Execution | None:
-        """Of the calls we are within, the one that has this lock."""
+    def holding(self, name: str) -> Execution | None:
+        """Of this call and those it is within, the one that has this lock."""
         if self.lease and self.lease.name == name:
             return self
-        return self.within._holding(name) if self.within else None
+        return self.within.holding(name) if self.within else None
 
     def _locked_around(self) -> Execution | None:
         """The nearest call around us that has a lock. Celery 5.3 gives an inner call no task id."""
@@ -141,21 +146,30 @@ class Execution:
     def _acquire(self, name: str) -> Lease | Conflict | Done:
         # The token that came with the message is the outermost call's.
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
-        kept_elsewhere = given.get("keeper", os.getpid()) != os.getpid()
-        self.token = given.get("token") or new_token()
+        kept_elsewhere = bool(given) and given["keeper"] != os.getpid()
+        self.token = given["token"] if given else new_token()
         self._interrupter.prepare()
         return self.locks.acquire_for_task(
             self.options.spec(name),
             self.holder,
-            KeptElsewhere if kept_elsewhere else Lease,
-            on_lost=self._interrupter.lost,
             token=self.token,
+            lease_class=KeptElsewhere if kept_elsewhere else Lease,
             kept_elsewhere=kept_elsewhere,
-            ask_done=self._may_be_a_copy() or "queued" in self.note,
+            on_lost=self._interrupter.lost,
+            besides=self._besides(name),
+            policy=self.options.on_conflict,
+        )
+
+    def _besides(self, name: str) -> Besides | None:
+        """What more there is to say; of most messages nothing."""
+        self._may_be_a_copy = not self.within and self._came_late()
+        if not (self._may_be_a_copy or self.note or self.once):
+            return None
+        return Besides(
+            ask_done=self._may_be_a_copy or "queued" in self.note,
             frees=self._place_beside(name),
             supersedes=self._replaced(),
             once=self.once.question if self.once else None,
-            policy=self.options.on_conflict,
         )
 
     def queued(self) -> tuple[str, str]:
@@ -182,35 +196,29 @@ class Execution:
         return task_id, seconds
 
     def _holder(self) -> Holder:
-        process = this_process()
+        process, request = this_process(), self.request
         return Holder(
-            task_id=self.request.id,
+            task_id=request.id,
             task=self.task.name,
-            retries=self.request.retries or 0,
-            replaced=self.request.replaced_task_nesting or 0,
-            worker=self.request.hostname,
+            retries=request.retries or 0,
+            replaced=request.replaced_task_nesting or 0,
+            worker=request.hostname,
             host=process.host,
             pid=process.pid,
         )
 
-    def _may_be_a_copy(self) -> bool:
+    def _came_late(self) -> bool:
         """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
-        came_late = bool(redelivered or "since" in self.note or self.request.eta)
-        return came_late and not self.within
+        return bool(redelivered or self.request.eta or "since" in self.note)
 
-    def _run_locked(self, call: Callable[..., Any]) -> Any:
-        assert self.lease is not None
-        keep, ended, token = 0.0, True, self.lease.token
+    def _run_locked(self, call: Callable[..., Any], lease: Lease) -> Any:
+        keep, ended = 0.0, True
         marks = self.once.not_ended() if self.once else []
         try:
-            on_lost, on_stop = self.options.on_lost, self.options.on_stop
-            armed = self._interrupter.armed(
-                self.lease, raises=on_lost == "raise", stops=on_stop == "raise"
-            )
-            result = self._call(call, armed=armed)
+            result = self._call_armed(call, lease)
             if self.once:
-                marks = [self.once.done(token, result)]
+                marks = [self.once.done(lease.token, result)]
             return result
         except Retry as retry:
             keep = self._kept_over(retry)
@@ -224,7 +232,7 @@ class Execution:
             raise
         except Exception as error:
             if self.once:
-                marks = self.once.failed(token, error)
+                marks = self.once.failed(lease.token, error)
             raise
         except BaseException:
             # Terminated or exiting: the message may come again, and must then run.
@@ -233,17 +241,26 @@ class Execution:
         finally:
             self.release(keep, ended, marks)
 
-    def _call(
-        self,
-        call: Callable[..., Any],
-        under: Execution | None = None,
-        armed: AbstractContextManager[None] | None = None,
-    ) -> Any:
+    def _call_armed(self, call: Callable[..., Any], lease: Lease) -> Any:
+        """A loss is raised in the call itself, and not in what follows, which others rely on."""
+        options = self.options
+        token = _current.set(self)
+        try:
+            try:
+                self._interrupter.arm(
+                    lease, raises=options.on_lost == "raise", stops=options.on_stop == "raise"
+                )
+                return call(*self.args, **self.kwargs)
+            finally:
+                self._interrupter.disarm()
+        finally:
+            _current.reset(token)
+
+    def _call(self, call: Callable[..., Any], under: Execution | None = None) -> Any:
+        """Without a lock of its own."""
         token = _current.set(under or self)
         try:
-            # Innermost: a loss must not be raised in what follows, which others rely on.
-            with armed or nullcontext():
-                return call(*self.args, **self.kwargs)
+            return call(*self.args, **self.kwargs)
         finally:
             _current.reset(token)
 
@@ -270,7 +287,7 @@ class Execution:
         lease, self.lease = self.lease, None
         if lease is None:
             return
-        can_come_again = self.task.acks_late or self._may_be_a_copy()
+        can_come_again = self.task.acks_late or self._may_be_a_copy
         if ended and self.request.id and can_come_again and not self.within:
             marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
         try:
@@ -303,5 +320,5 @@ def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     if callable(key):
         raise LockUsageError(f"{where}: a key for one call must be a text")
     if key is not None:
-        keys.check_template(key, signature_of(task), where)
+        parameters_of(task).check(key, where)
     return words

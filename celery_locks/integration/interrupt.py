@@ -15,8 +15,10 @@ greenthread          (eventlet) not at all: its hub takes nothing from other thr
 ===================  ===========================================================================
 
 In the main thread the timer also fires in a healthy task, every two thirds of the ttl, and the
-handler renews the lease to learn that it is still ours. Python code does not notice; a call into a
-C library that takes EINTR for an error may end early, as it may with any signal.
+handler renews the lease to learn that it is still ours. It is not stopped when a task ends, and not
+set again for the next one if it fires early enough, so short tasks never touch it: it fires once
+more, perhaps while nothing runs, and then rests. Python code does not notice; a call into a C
+library that takes EINTR for an error may end early, as it may with any signal.
 
 Nothing is raised once the task has ended. The signal is a real-time one that neither Celery nor
 billiard uses; where the system has none (macOS), prefork and solo tasks learn of a loss by
@@ -25,15 +27,16 @@ billiard uses; where the system has none (macOS), prefork and solo tasks learn o
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from functools import cache
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockError, LockUnavailable, StopRequested
@@ -75,58 +78,65 @@ class KeptElsewhere(Lease):
 Word = LeaseLost | StopRequested
 
 
+class Way(Protocol):
+    """How to reach one running task from outside."""
+
+    def deliver(self, word: Word) -> None:
+        """From another thread: raise it in the task, if that can still be done."""
+
+    def close(self) -> None:
+        """In the task's own thread: it ends, and nothing may be raised in it any more."""
+
+
 class Interrupter:
     """Armed while a task runs; ``lost`` and ``stop`` are the lease's callbacks, from any thread."""
 
     def __init__(self) -> None:
-        self._deliver: Callable[[Any], None] | None = None
+        self._way: Way | None = None
         self._raises = self._stops = False
-        self._arm: Any = _nothing
         self._lock = native_lock()
         self._home = threading.get_ident()
+        self._is_main = False
 
     def lost(self, lease: BaseLease, error: LeaseLost) -> None:
         if threading.get_ident() == self._home:
             return  # found by the task's own check(), which raises
         with self._lock:
-            if self._deliver and self._raises:
-                self._deliver(error)
+            if self._way and self._raises:
+                self._way.deliver(error)
 
     def stop(self, lease: BaseLease, error: StopRequested) -> None:
         """Found by the task's own renewal, it is left to check(), or to the signal's handler."""
         if threading.get_ident() == self._home:
             return
         with self._lock:
-            if self._deliver and self._stops:
-                self._deliver(error)
+            if self._way and self._stops:
+                self._way.deliver(error)
 
     def prepare(self) -> None:
         """Before the lock is asked for: from then on the main process may send the signal."""
-        self._arm = _gevent_way() or (_main_thread if _is_main_thread() else _thread_way)
-        if self._arm is _main_thread:
+        self._is_main = bool(SIGNAL) and self._home == threading.main_thread().ident
+        if self._is_main and not _is_green():
             _prepare()
 
-    @contextmanager
-    def armed(self, lease: Lease, *, raises: bool, stops: bool = False) -> Iterator[None]:
+    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
         """Whether a loss, and a request to stop, are raised.
 
         Otherwise the lease is only marked, which one kept elsewhere needs help with.
         """
         self._raises, self._stops = raises, stops
-        if self._arm is _main_thread:
-            way = _main_thread(lease, raises=raises, stops=stops)
-        else:
-            way = self._arm(lease) if raises or stops else nullcontext()
-        with way as self._deliver:
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self._deliver = None
+        if _is_green():
+            self._way = _Greenlet() if _is_gevent() and (raises or stops) else None
+        elif self._is_main:
+            self._way = _MainThread(lease, raises, stops)
+        elif raises or stops:
+            self._way = _OtherThread()
 
-
-def _is_main_thread() -> bool:
-    return bool(SIGNAL) and threading.current_thread() is threading.main_thread()
+    def disarm(self) -> None:
+        with self._lock:
+            way, self._way = self._way, None
+        if way:
+            way.close()
 
 
 # Main thread: prefork children and solo.
@@ -136,15 +146,20 @@ _running: dict[Lease, set[str]] = {}
 _timer: _Timer | None = None
 
 
-@contextmanager
-def _main_thread(lease: Lease, *, raises: bool, stops: bool) -> Iterator[Callable[[Word], None]]:
-    _running[lease] = {word for word, asked in (("lost", raises), ("stop", stops)) if asked}
-    try:
-        _arm()
-        yield lambda _: signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
-    finally:
-        _running.pop(lease, None)
-        _arm()
+class _MainThread:
+    def __init__(self, lease: Lease, raises: bool, stops: bool) -> None:
+        self._lease = lease
+        words = {"lost"} if raises else set[str]()
+        if stops:
+            words.add("stop")
+        _running[lease] = words
+        _wake_for(lease)
+
+    def deliver(self, word: Word) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+
+    def close(self) -> None:
+        _running.pop(self._lease, None)
 
 
 def _prepare() -> None:
@@ -154,32 +169,41 @@ def _prepare() -> None:
         _timer = _Timer()
 
 
-def _arm(after: float = 0.0) -> None:
-    """For the first of the running; disarm if there is none."""
-    if _timer:
-        dues = [lease.deadline - _early(lease) for lease in _running]
-        _timer.set(max(0.01, after, min(dues) - now()) if dues else 0.0)
+def _wake_for(lease: Lease) -> None:
+    """Have the timer fire no later than this one needs it."""
+    if _timer and _due(lease) < _timer.fires_at:
+        _timer.fire_at(min(map(_due, _running)))
 
 
-def _early(lease: Lease) -> float:
-    """So that a lease kept elsewhere can be asked for more than once before its end."""
-    return lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
+def _due(lease: Lease) -> float:
+    """At the deadline; one kept elsewhere is asked for, and more than once, before its end."""
+    early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
+    return lease.deadline - early
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
+    if _timer:
+        _timer.fires_at = math.inf  # or it was not the timer, and it fires once for nothing
     for lease in tuple(_running):
         if isinstance(lease, KeptElsewhere):
             lease.ask()
         # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
         if lease.state is State.LOST and "lost" in _running.pop(lease, ()):
+            _wake_for_all()
             lease.check()
         words = _running.get(lease, set())
         if lease.stop_requested and "stop" in words:
             words.discard("stop")
-            _arm()
+            _wake_for_all()
             lease.check()
-    pauses = [min(lease.ttl / 10, lease.deadline - now()) for lease in _running]
-    _arm(after=min(pauses, default=0.0))
+    _wake_for_all()
+
+
+def _wake_for_all() -> None:
+    """Not at once again, where asking did not help: there is time until the deadline."""
+    if _timer and _running:
+        pause = min(min(lease.ttl / 10, lease.deadline - now()) for lease in _running)
+        _timer.fire_at(max(now() + pause, min(map(_due, _running))))
 
 
 class _Timer:
@@ -196,12 +220,23 @@ class _Timer:
             self._CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._id)
         ):
             raise OSError(ctypes.get_errno(), "timer_create failed")
-        self._never = _TimerSpec()
+        self.fires_at = math.inf
+        # At exit Python gives up its handlers, and a signal without one ends the process.
+        atexit.register(self._stop)
 
-    def set(self, seconds: float) -> None:
-        """Fire once after so long; 0 disarms."""
+    def fire_at(self, moment: float) -> None:
+        """Once, on ``clock.now``; known after it is set, for the handler may come in between."""
+        self._set(max(0.01, moment - now()))
+        self.fires_at = moment
+
+    def _stop(self) -> None:
+        if self.pid == os.getpid():
+            self._set(0.0)
+
+    def _set(self, seconds: float) -> None:
+        """After so long; 0 for never."""
         whole = int(seconds)
-        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9)) if seconds else self._never
+        value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9))
         self._libc.timer_settime(self._id, 0, ctypes.byref(value), None)
 
 
@@ -242,48 +277,48 @@ def _without_arguments(error: Word) -> type[RaisedHere]:
     return type(kind.__name__, (RaisedHere, kind), {"__init__": __init__, "plain": error})
 
 
-@contextmanager
-def _thread_way(lease: Lease) -> Iterator[Callable[[Word], None]]:
-    thread_id = ctypes.c_ulong(threading.get_ident())
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    try:
-        yield (
-            lambda error: raise_in(thread_id, ctypes.py_object(_without_arguments(error))) and None
-        )
-    finally:
-        raise_in(thread_id, None)
+class _OtherThread:
+    def __init__(self) -> None:
+        self._thread_id = ctypes.c_ulong(threading.get_ident())
+
+    def deliver(self, word: Word) -> None:
+        error = ctypes.py_object(_without_arguments(word))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, error)
+
+    def close(self) -> None:
+        """Also what was delivered and not raised yet."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, None)
 
 
-# gevent.
+# Greenlets.
 
 
-def _gevent_way() -> Any:
+@cache
+def _is_gevent() -> bool:
     monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not monkey.is_module_patched("threading"):
-        return _nothing if _is_eventlet() else None
-    return _greenlet_way
+    return bool(monkey and monkey.is_module_patched("threading"))
 
 
-def _is_eventlet() -> bool:
+@cache
+def _is_green() -> bool:
+    """Whether tasks are greenlets; no thread becomes one once tasks run."""
     patcher = sys.modules.get("eventlet.patcher")
-    return bool(patcher and patcher.is_monkey_patched("thread"))
+    return _is_gevent() or bool(patcher and patcher.is_monkey_patched("thread"))
 
 
-@contextmanager
-def _nothing(lease: Lease) -> Iterator[None]:
-    yield None
+class _Greenlet:
+    """Of gevent; eventlet's hub takes nothing from other threads."""
 
+    def __init__(self) -> None:
+        gevent: Any = sys.modules["gevent"]
+        self._hub, self._task, self._over = gevent.get_hub(), gevent.getcurrent(), False
 
-@contextmanager
-def _greenlet_way(lease: Lease) -> Iterator[Callable[[Word], None]]:
-    gevent: Any = sys.modules["gevent"]
-    hub, task, over = gevent.get_hub(), gevent.getcurrent(), False
+    def deliver(self, word: Word) -> None:
+        self._hub.loop.run_callback_threadsafe(self._throw, word)
 
-    def throw(error: Word) -> None:
-        if not over:
-            task.throw(error)
+    def _throw(self, word: Word) -> None:
+        if not self._over:
+            self._task.throw(word)
 
-    try:
-        yield lambda error: hub.loop.run_callback_threadsafe(throw, error) and None
-    finally:
-        over = True
+    def close(self) -> None:
+        self._over = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +11,12 @@ from celery_locks.options import LockOptions
 BY_ARGUMENTS = "*"  # the key of ``@single_instance`` that says none
 
 
-def signature_of(task: Any) -> inspect.Signature:
-    """The parameters that a caller fills: without self, through every wrapper.
-
-    Kept on the task, with the function it was read off: reading costs more than all else here.
-    """
+def parameters_of(task: Any) -> keys.Parameters:
+    """What a caller fills: without self, through every wrapper. Kept with what it was read off."""
     run = task.run
-    known: tuple[Any, inspect.Signature] | None = vars(task).get("_lock_signature")
+    known: tuple[Any, keys.Parameters] | None = vars(task).get("_lock_parameters")
     if known is None or known[0] != run:
-        known = task._lock_signature = (run, inspect.signature(run))
+        known = task._lock_parameters = (run, keys.Parameters(run))
     return known[1]
 
 
@@ -35,8 +31,7 @@ def lock_name(
         return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
     if callable(key):
         return keys.from_callable(key, args, kwargs)
-    signature = signature_of(task)
-    arguments = keys.bound(signature, args, kwargs)
+    parameters = parameters_of(task)
     if key == BY_ARGUMENTS:
-        return keys.from_all(task.name, arguments)
-    return keys.from_template(key, keys.by_name(signature, arguments))
+        return keys.from_all(task.name, parameters.bound(args, kwargs))
+    return keys.from_template(key, parameters.named(args, kwargs))

@@ -38,7 +38,7 @@ from celery_locks.integration.naming import lock_name
 from celery_locks.lease import Lease
 from celery_locks.model import MIN_TTL, Conflict, Holder, LockSpec, this_process
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import QUEUED, TookPlace, queued_token
+from celery_locks.store.verbs import QUEUED, Besides, TookPlace, queued_token
 
 logger = logging.getLogger("celery_locks")
 
@@ -155,10 +155,9 @@ class _Publication:
         answer = self.locks.acquire_for_task(
             spec,
             holder,
-            Lease,
             token=queued_token(self.options["task_id"]),
             kept_elsewhere=True,
-            replaces=replaces,
+            besides=Besides(replaces=replaces) if replaces else None,
         )
         assert isinstance(answer, Lease | Conflict)
         return answer

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task, signals
 
-from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.integration import remote, task_events
 from celery_locks.integration.app import locks_of, tasks_run_unlocked
@@ -19,7 +18,7 @@ from celery_locks.integration.execution import (
     current_lease,
 )
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.naming import BY_ARGUMENTS, signature_of
+from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.publishing import pending, publish
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
@@ -88,7 +87,7 @@ class LockedTask(_TypedTask[P, R_co]):
         signals.worker_init.connect(task_events.follow_worker)
         key = cls._lock_said.get("key")
         if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
-            keys.check_template(key, signature_of(cls()), f"task {cls.name}")
+            parameters_of(cls()).check(key, f"task {cls.name}")
         return bound
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
@@ -113,16 +112,15 @@ class LockedTask(_TypedTask[P, R_co]):
         # Set where this very task runs already and its body calls it directly.
         running = request.get("celery_locks_execution")
         if not request.called_directly and not running:
-            return self._execute(args, kwargs, None)
+            return self._execute(request, args, kwargs, None)
         self.push_request(args=args, kwargs=kwargs)
         try:
-            return self._execute(args, kwargs, running)
+            return self._execute(self.request, args, kwargs, running)
         finally:
             self.pop_request()
 
-    def _execute(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
-        execution = Execution(self, args, kwargs, within)
-        execution.request.celery_locks_execution = execution
+    def _execute(self, request: Any, args: Any, kwargs: Any, within: Execution | None) -> R_co:
+        execution = request.celery_locks_execution = Execution(self, request, args, kwargs, within)
         result: R_co = execution.run(self._body)
         return result
 
@@ -173,7 +171,8 @@ class LockedTask(_TypedTask[P, R_co]):
     def leave_queue(self) -> None:
         """If the run never came to ask for its lock (``before_start`` failed), free its place."""
         if HEADER in (self.request.headers or {}):
-            execution = self.request.get("celery_locks_execution") or Execution(self, (), {})
+            request = self.request
+            execution = request.get("celery_locks_execution") or Execution(self, request, (), {})
             if execution.owes_place:
                 execution.leave_queue()
 

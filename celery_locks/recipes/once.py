@@ -18,7 +18,7 @@ from celery_locks.once import REASONS, Codec, Once, Repeat, Reuse, parted
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
 from celery_locks.store.recipe_verbs import DonePage, RecipeVerbs
-from celery_locks.store.verbs import Done, Mark
+from celery_locks.store.verbs import Besides, Done, Mark
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[..., str]
@@ -97,14 +97,13 @@ class _Work:
         self.function = function
         self._key, self._ttl, self._reuse = key, ttl, reuse
         self._wait, self._lock_ttl = wait, lock_ttl
-        self._signature = inspect.signature(function)
+        self._parameters = keys.Parameters(function)
         if isinstance(key, str):
-            keys.check_template(key, self._signature, f"@idempotent of {function.__qualname__}")
+            self._parameters.check(key, f"@idempotent of {function.__qualname__}")
 
     def run(self, args: Any, kwargs: Any) -> tuple[LockSpec, Once]:
         if isinstance(self._key, str):
-            arguments = keys.bound(self._signature, args, kwargs)
-            name = keys.from_template(self._key, arguments)
+            name = keys.from_template(self._key, self._parameters.named(args, kwargs))
         else:
             name = keys.from_callable(self._key, args, kwargs)
         spec = LockSpec(name, self._lock_ttl, wait=self._wait)
@@ -159,7 +158,7 @@ def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
 def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLease | Repeat]:
     """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
     flows: Any = locks.flows
-    answer = yield from flows.acquire(spec, this_process(), once=once.question)
+    answer = yield from flows.acquire(spec, this_process(), besides=Besides(once=once.question))
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     if isinstance(answer, Done):

@@ -6,6 +6,7 @@ script stands at the head of its ``.lua`` file.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -70,6 +71,32 @@ class Once(NamedTuple):
     mark: str
     reuse: str
     ttl: float
+
+
+class Besides(NamedTuple):
+    """What else is asked and done in the call that acquires; most have nothing of the kind."""
+
+    ask_done: bool = False
+    """Whether this attempt of the job has ended elsewhere: then it is not granted."""
+    frees: tuple[str, str] = ("", "")
+    """Name and token of a lock to give back when this one is granted."""
+    replaces: str = ""
+    """Token of a message that nobody has begun: its place is taken, if there (``TookPlace``)."""
+    supersedes: tuple[str, float] = ("", 0.0)
+    """Task id, seconds: a message that was replaced and shall not run when this one has begun."""
+    once: Once | None = None
+    """Granted only if the work is not done."""
+
+    def args(self) -> tuple[Arg, ...]:
+        """For the script; none if there is nothing to say."""
+        if self == _NOTHING_BESIDES:
+            return ()
+        job = _job_of(self.supersedes[0]) if self.supersedes[0] else ""
+        once = (self.once.mark, self.once.reuse, _ms(self.once.ttl)) if self.once else ("", "", 0)
+        return (int(self.ask_done), *self.frees, self.replaces, job, _ms(self.supersedes[1]), *once)
+
+
+_NOTHING_BESIDES = Besides()
 
 
 class Mark(NamedTuple):
@@ -144,47 +171,22 @@ class Verbs:
         *,
         alive: float = 0,
         channel: str = "-",
-        ask_done: bool = False,
-        frees: tuple[str, str] = ("", ""),
-        replaces: str = "",
-        supersedes: tuple[str, float] = ("", 0.0),
-        once: Once | None = None,
+        besides: Besides | None = None,
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``.
-
-        ``frees`` is the (name, token) of a lock to give back when this one is granted;
-        ``replaces`` is the token of a message that nobody has begun, whose place is taken if it is
-        still there (``TookPlace``); ``supersedes`` is (task id, seconds) of one that was replaced
-        and shall not run when this one has begun; with ``once`` it is granted only if the work is
-        not done.
-        """
-        args: tuple[Arg, ...] = (
-            spec.name,
-            token,
-            _ms(spec.ttl),
-            spec.limit,
-            _job(holder),
-            holder.attempt,
-            _ms(alive),
-            channel,
-            holder.about(),
-        )
-        if ask_done or frees[1] or replaces or supersedes[0] or once:
-            args += (
-                int(ask_done),
-                *frees,
-                replaces,
-                _job_of(supersedes[0]) if supersedes[0] else "",
-                _ms(supersedes[1]),
-                *((once.mark, once.reuse, _ms(once.ttl)) if once else _NOT_ONCE),
-            )
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``."""
+        name, ttl, limit, _, _ = spec
+        ms = _ms(ttl)
+        asker = f"{ms} {limit} {_job(holder)} {holder.attempt} {channel} "
+        args: tuple[Arg, ...] = (name, token, ms, asker, holder.about(), _ms(alive))
+        if besides:
+            args += besides.args()
 
         def parse(reply: Any) -> int | Conflict | Done:
             if isinstance(reply, int):
                 return reply
             return TookPlace(reply[1]) if reply[0] == b"replaced" else _refused(spec, reply)
 
-        return Call(scripts.ACQUIRE, self.root(spec.name), args, parse, budget_of(spec.ttl))
+        return Call(scripts.ACQUIRE, self.root(name), args, parse, budget_of(ttl))
 
     def release(
         self,
@@ -203,12 +205,14 @@ class Verbs:
         With ``past`` the hold is written down, if it was one and for more than a second: "" if it
         ended by itself, else why. Without it the release does nothing about that.
         """
-        args: list[Arg] = [name, token, _ms(keep), keep_as]
-        for mark, value, ttl in marks:
-            args += (mark, value, _ms(ttl))
-        if past is not None:
-            args.append(past)
-        return Call(scripts.RELEASE, self.root(name), tuple(args), bool, budget)
+        args: tuple[Arg, ...] = (name, token)
+        if keep or marks or past is not None:
+            args += (_ms(keep), keep_as)
+            for mark, value, ttl in marks:
+                args += (mark, value, _ms(ttl))
+            if past is not None:
+                args += (past,)
+        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
         """A message that was replaced: for so long it does not run when it comes."""
@@ -337,9 +341,6 @@ def queued_token(task_id: str) -> str:
     return QUEUED_TOKEN + quote(task_id, safe="")
 
 
-_NOT_ONCE: tuple[Arg, ...] = ("", "", 0)
-
-
 def ended(holder: Holder, ttl: float) -> Mark:
     """That this attempt of the holder's job has ended, for copies of its message that come late."""
     return Mark(f"d:{_job(holder)}", holder.attempt, ttl)
@@ -350,7 +351,11 @@ def _job(holder: Holder) -> str:
 
 
 def _job_of(task_id: str) -> str:
-    return "j" + quote(task_id, safe="")
+    return "j" + (task_id if _is_plain(task_id) else quote(task_id, safe=""))
+
+
+# As nearly every task id is; what quote() would leave alone.
+_is_plain = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 
 
 def _ms(seconds: float) -> int:

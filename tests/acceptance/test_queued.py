@@ -24,7 +24,7 @@ from kombu.exceptions import OperationalError
 
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
 from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, queued_token
+from celery_locks.store.verbs import QUEUED, Besides, queued_token
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.leftovers import of_locks
@@ -271,7 +271,7 @@ def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key:
         first = rig.task("sent").apply_async([key, "first"], lock={"scope": "queued+running"})
         holder = Holder(task_id="never sent", task="sent", retries=-1)
         call = rig.locks.verbs.acquire(
-            LockSpec(key, 2.0), "q-never", holder, replaces=queued_token(first.id)
+            LockSpec(key, 2.0), "q-never", holder, besides=Besides(replaces=queued_token(first.id))
         )
         assert rig.locks.perform(call)
     rig.wait_event("requeued", key)

@@ -9,7 +9,7 @@ import time_machine
 from celery_locks import Holder, Locks, admin
 from celery_locks.flows import NOTED
 from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Mark, queued_token
+from celery_locks.store.verbs import QUEUED, Besides, Mark, queued_token
 from tests.contract.faces import Face
 from tests.contract.places import FakePlace, Place
 
@@ -23,7 +23,8 @@ def locks(place: Place) -> Locks:
 
 def take(locks: Locks, name: str, token: str, holder: Holder = TASK, **how: Any) -> Any:
     spec = LockSpec(name, how.pop("ttl", 30.0), how.pop("limit", 1))
-    return locks.perform(locks.verbs.acquire(spec, token, holder, **how))
+    alive, besides = how.pop("alive", 0), Besides(**how)
+    return locks.perform(locks.verbs.acquire(spec, token, holder, alive=alive, besides=besides))
 
 
 def age(place: Place, locks: Locks, token: str, seconds: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from celery_locks import Conflict, Holder, Locks
 from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Done, TookPlace, queued_token
+from celery_locks.store.verbs import QUEUED, Besides, Done, TookPlace, queued_token
 from tests.contract.places import Place
 
 
@@ -20,14 +20,15 @@ def locks(place: Place) -> Locks:
 def published(locks: Locks, name: str, job: str, **how: Any) -> Any:
     holder = Holder(task_id=job, task="bill", retries=-1)
     spec = LockSpec(name, 60.0, how.pop("limit", 1))
-    return locks.perform(locks.verbs.acquire(spec, queued_token(job), holder, **how))
+    besides = Besides(**how)
+    return locks.perform(locks.verbs.acquire(spec, queued_token(job), holder, besides=besides))
 
 
 def begun(locks: Locks, name: str, job: str, token: str = "", **how: Any) -> Any:
     holder = Holder(task_id=job, task="bill")
     spec = LockSpec(name, 30.0, how.pop("limit", 1))
-    call = locks.verbs.acquire(spec, token or f"run-{job}", holder, ask_done=True, **how)
-    return locks.perform(call)
+    besides = Besides(ask_done=True, **how)
+    return locks.perform(locks.verbs.acquire(spec, token or f"run-{job}", holder, besides=besides))
 
 
 def tokens(locks: Locks, name: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -19,7 +18,7 @@ A_UUID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 def name_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    return keys.from_all("task", keys.bound(inspect.signature(function), args, kwargs))
+    return keys.from_all("task", keys.Parameters(function).bound(args, kwargs))
 
 
 def filled(template: str, **arguments: Any) -> str:
@@ -170,22 +169,22 @@ def test_a_template_without_a_value_says_which(template: str) -> None:
 
 
 def test_an_unknown_parameter_is_refused_where_it_is_written() -> None:
-    signature = inspect.signature(pay)
+    parameters = keys.Parameters(pay)
     with pytest.raises(
         LockUsageError,
         match=r"task pay: the lock key 'i:{invoic}' names 'invoic', "
         r"but the parameters are invoice, dry, note",
     ):
-        keys.check_template("i:{invoic}", signature, "task pay")
-    keys.check_template("i:{invoice.customer[id]:>5}", signature, "task pay")
-    keys.check_template("no parameter at all", signature, "task pay")
-    keys.check_template("{whatever}", inspect.signature(anything), "task anything")
+        parameters.check("i:{invoic}", "task pay")
+    parameters.check("i:{invoice.customer[id]:>5}", "task pay")
+    parameters.check("no parameter at all", "task pay")
+    keys.Parameters(anything).check("{whatever}", "task anything")
 
 
 @pytest.mark.parametrize("template", ["{", "}", "{a"])
 def test_a_broken_template_is_refused(template: str) -> None:
     with pytest.raises(LockUsageError, match="is no template"):
-        keys.check_template(template, inspect.signature(pay), "task pay")
+        keys.Parameters(pay).check(template, "task pay")
 
 
 @pytest.mark.parametrize("template", ["{}", "{0}"])
@@ -193,14 +192,12 @@ def test_a_template_by_position_is_refused(template: str) -> None:
     """Positions change with the signature; names are what the user sees."""
     for function in (pay, anything):
         with pytest.raises(LockUsageError, match="write a parameter's name in it"):
-            keys.check_template(template, inspect.signature(function), "task pay")
+            keys.Parameters(function).check(template, "task pay")
 
 
 def test_a_template_names_a_keyword_that_kwargs_took_up() -> None:
     """It passes the check, so it has to have a value too."""
-    signature = inspect.signature(anything)
-    arguments = keys.bound(signature, (1,), {"customer": 7})
-    known = keys.by_name(signature, arguments)
+    known = keys.Parameters(anything).named((1,), {"customer": 7})
     assert filled("{customer}:{kwargs[customer]}:{args[0]}", **known) == "7:7:1"
 
 

@@ -177,14 +177,6 @@ def test_release_is_final_and_not_a_loss(clock: Clock) -> None:
         lease.check()
 
 
-def test_keep_for_is_the_rest_of_at_least(clock: Clock) -> None:
-    lease = a_lease(clock, at_least=5)
-    clock.time += 2
-    assert lease.keep_for() == pytest.approx(3)
-    clock.time += 9
-    assert lease.keep_for() == 0
-
-
 def test_lease_of_the_parent_is_foreign_in_a_fork(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

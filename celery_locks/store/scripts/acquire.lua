@@ -1,13 +1,14 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
--- ARGV 1 name  2 token  3 ttl ms  4 limit  5 job or -  6 attempt
---      7 ms the caller counts as alive in the queue, 0 if it does not wait  8 its channel or -  9 about
+-- ARGV 1 name  2 token  3 ttl ms
+--      4 "<ttl> <limit> <job or -> <attempt> <channel or -> ", as in the record  5 about
+--      6 ms the caller counts as alive in the queue, 0 if it does not wait
 --      and, unless there is nothing of the kind to say:
---      10 '1' to ask first whether this attempt of the job has ended elsewhere
---      11 name, 12 token of another lock to give back when this one is granted, or ''
---      13 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
---      14 job that this one replaces, to be marked as ended when this is granted, or ''  15 ms to do so
---      16 the mark (marks.lua) that says the lock's work is done, or ''
---      17 'failed_only': work that failed may be done again; 'never': nor that, and 18 ms: the mark
+--      7 '1' to ask first whether this attempt of the job has ended elsewhere
+--      8 name, 9 token of another lock to give back when this one is granted, or ''
+--      10 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
+--      11 job that this one replaces, to be marked as ended when this is granted, or ''  12 ms to do so
+--      13 the mark (marks.lua) that says the lock's work is done, or ''
+--      14 'failed_only': work that failed may be done again; 'never': nor that, and 15 ms: the mark
 --      is then left with the grant already
 -- returns the fence (an integer): granted
 --         {'replaced', fence}: granted in the place of 13, whose since it keeps
@@ -18,10 +19,9 @@
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
 --         a grant that follows has a fence above the ticket
 
-local name, token, ttl, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local job, attempt, alive = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local name, token, ttl = ARGV[1], ARGV[2], ARGV[3]
 local held = root .. 'h:' .. name
-local rest = table.concat(ARGV, ' ', 3, 6) .. ' ' .. ARGV[8] .. ' ' .. #name .. ' ' .. name .. ARGV[9]
+local rest = ARGV[4] .. #name .. ' ' .. name .. ARGV[5]
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
 local function forget_lapsed_names()
@@ -40,22 +40,34 @@ local function forget_lapsed_names()
   end
 end
 
+local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+if not holders[1] and not ARGV[7] then
+  local fence = grant(name, token, now + ttl, rest)
+  forget_lapsed_names()
+  return fence
+end
+
+-- Beyond this point somebody is there, or there is more to it.
+local limit, job, attempt = ARGV[4]:match('^%d+ (%d+) (%S+) (%d+)')
+local alive = tonumber(ARGV[6])
+limit, attempt = tonumber(limit), tonumber(attempt)
+
 local function mark_begun()
-  if ARGV[17] == 'never' then
-    leave_mark(ARGV[16], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[18])
+  if ARGV[14] == 'never' then
+    leave_mark(ARGV[13], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[15])
   end
 end
 
 -- What a message leaves behind when it begins to run: its place in the queue, and those it replaced.
 local function begin()
-  if not ARGV[10] then return end
+  if not ARGV[7] then return end
   mark_begun()
-  if ARGV[12] ~= '' then
-    if redis.call('ZREM', root .. 'h:' .. ARGV[11], ARGV[12]) == 1 then pass_on(ARGV[11]) end
-    redis.call('HDEL', records, ARGV[12])
+  if ARGV[9] ~= '' then
+    if redis.call('ZREM', root .. 'h:' .. ARGV[8], ARGV[9]) == 1 then pass_on(ARGV[8]) end
+    redis.call('HDEL', records, ARGV[9])
   end
-  if ARGV[14] ~= '' then
-    redis.call('SET', root .. 'd:' .. ARGV[14], string.format('%.0f', SUPERSEDED), 'PX', ARGV[15])
+  if ARGV[11] ~= '' then
+    redis.call('SET', root .. 'd:' .. ARGV[11], string.format('%.0f', SUPERSEDED), 'PX', ARGV[12])
   end
 end
 
@@ -66,20 +78,15 @@ local function take(since)
   return fence
 end
 
-local function holders_by_expiry()
-  return redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-end
-
-if ARGV[10] == '1' then
+if ARGV[7] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
 end
-if ARGV[10] and ARGV[16] ~= '' then
-  local mark = redis.call('GET', root .. ARGV[16])
-  if mark and is_final(mark, ARGV[17], token, job, attempt) then return {'once', mark} end
+if ARGV[7] and ARGV[13] ~= '' then
+  local mark = redis.call('GET', root .. ARGV[13])
+  if mark and is_final(mark, ARGV[14], token, job, attempt) then return {'once', mark} end
 end
-local holders = holders_by_expiry()
-if #holders == 0 then return take() end
+if not holders[1] then return take() end
 
 -- The same token asks again: its reply was lost, or it was handed the lock and confirms.
 local function again()
@@ -177,7 +184,7 @@ local my_turn = false
 if room then
   -- Those in line come first; only what they leave is ours to look at.
   my_turn = select(2, hand_over(name, token))
-  holders = holders_by_expiry()
+  holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 end
 if holders[1] then
   local theirs = tonumber(record(holders[1]):match('^%d+ %d+ %d+ (%d+)'))
@@ -185,10 +192,10 @@ if holders[1] then
 end
 local former, twin = kin(holders)
 if twin then return give_way(twin) end
-if ARGV[10] and ARGV[13] ~= '' and redis.call('ZSCORE', held, ARGV[13]) then
-  local since, theirs, tries = record(ARGV[13]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
+if ARGV[7] and ARGV[10] ~= '' and redis.call('ZSCORE', held, ARGV[10]) then
+  local since, theirs, tries = record(ARGV[10]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
   if tries == '0' then
-    free(ARGV[13])
+    free(ARGV[10])
     -- Until the new message is sent the old one shall wait, not run; if it never is, run after all.
     redis.call('SET', root .. 'd:' .. theirs, '?', 'PX', REPLACING_MS)
     return {'replaced', take(tonumber(since))}

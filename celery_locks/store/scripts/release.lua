@@ -1,5 +1,7 @@
 -- release: give the slot back and hand it to the next in line; a waiter leaves the queue by it too.
--- ARGV 1 name  2 token  3 ms to keep the slot taken still (at_least), or 0
+-- ARGV 1 name  2 token
+--      and, unless there is nothing of the kind to say:
+--      3 ms to keep the slot taken still (at_least), or 0
 --      4 the token to keep it under, '' for one that nobody knows
 --      5 mark, 6 value, 7 ms; 8 mark, ...: what to leave behind (marks.lua), ours or not
 --      and one more at the end if the hold is worth a note (note_past): why it ended, '' by itself
@@ -7,10 +9,17 @@
 --
 -- ZREM comes first: it needs no memory, and after a first write a script may go on under OOM.
 
-local name, token, keep = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local name, token = ARGV[1], ARGV[2]
 local held = root .. 'h:' .. name
 local was_held = redis.call('ZREM', held, token)
 if was_held == 0 then redis.call('ZREM', root .. 'q:' .. name, token) end
+if not ARGV[3] then
+  redis.call('HDEL', records, token)
+  pass_on(name)
+  return was_held
+end
+
+local keep = tonumber(ARGV[3])
 for i = 5, #ARGV - 2, 3 do leave_mark(ARGV[i], ARGV[i + 1], ARGV[i + 2], token) end
 if #ARGV % 3 == 2 and was_held == 1 then note_past('held', name, token, now, ARGV[#ARGV]) end
 local record = keep > 0 and was_held == 1 and redis.call('HGET', records, token)
