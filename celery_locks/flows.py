@@ -53,6 +53,16 @@ def new_token() -> str:
     return os.urandom(12).hex()
 
 
+def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
+    """Behind its own twin nobody waits: it could only learn that the work is done.
+
+    Nor does a task behind a message, which may need the worker's slot that it would wait in.
+    """
+    if not holder.task_id:
+        return False
+    return conflict.has_twin_of(holder.task_id, holder.attempt) or conflict.is_behind_messages
+
+
 def _asker(holder: Holder, policy: str, **more: Any) -> dict[str, Any]:
     """What the events say of who asked."""
     return {"task": holder.task, "task_id": holder.task_id, "policy": policy, **more}
@@ -90,9 +100,15 @@ class Flows(Generic[L]):
         Of tasks: a token from, and a keeper in, another process; ``policy`` is for events only.
         """
         token = token or new_token()
-        began = now()
+        began = sent_at = now()
         try:
-            answer, sent_at, granted = yield from self._ask(spec, token, holder, besides)
+            granted = spec.ttl
+            if spec.wait:
+                answer, sent_at, granted = yield from self._stand_in_line(
+                    spec, token, holder, besides
+                )
+            else:
+                answer = yield self.verbs.acquire(spec, token, holder, besides=besides)
             if not isinstance(answer, int):
                 if isinstance(answer, Conflict):
                     asker = _asker(holder, policy, waited=now() - began)
@@ -102,6 +118,9 @@ class Flows(Generic[L]):
                 spec, token, answer, sent_at, on_lost, granted
             )
             lease.task, lease.task_id = holder.task, holder.task_id
+            if now() >= lease.deadline:
+                # We may have slept since the question: a grant that has lapsed is not used.
+                raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
             if not kept_elsewhere:
                 due = None if granted == spec.ttl else now() + lease.remaining / 3
                 keeper.keep(lease, self._store, self.verbs, due)
@@ -128,36 +147,23 @@ class Flows(Generic[L]):
             if spec.wait:
                 self._unlisten(token)
 
-    def _ask(
+    def _stand_in_line(
         self, spec: LockSpec, token: str, holder: Holder, besides: Besides | None
     ) -> Flow[tuple[int | Conflict | Done, float, float]]:
         """The answer, when it was asked for, and for how long it is good."""
-        channel: str | None = None
-        if spec.wait:
-            patience_ends = now() + spec.wait
-            root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
-            channel = yield Listen(root, token, connect=False, budget=budget)
+        assert spec.wait
+        patience_ends = now() + spec.wait
+        root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
+        channel: str | None = yield Listen(root, token, connect=False, budget=budget)
         call = self._call(spec, token, holder, channel, besides)
         while True:
             sent_at = now()
             answer = yield call
             if isinstance(answer, int):
-                self._refuse_late(spec, sent_at)
                 return answer, sent_at, spec.ttl
-            if not spec.wait:
-                return answer, sent_at, 0.0
-            if isinstance(answer, Done):
-                if channel:  # it may have been handed the lock, or stand in line
-                    yield self.verbs.release(spec.name, token, budget=budget)
-                return answer, sent_at, 0.0
             left = patience_ends - now()
-            # Behind its own twin nobody waits: it could only learn that the work is done. Nor does
-            # a task behind a message, which may need the worker's slot that it would wait in.
-            in_vain = answer.has_twin_of(holder.task_id, holder.attempt) or (
-                holder.task_id and answer.is_behind_messages
-            )
-            if left <= 0 or in_vain:
-                if channel:
+            if isinstance(answer, Done) or left <= 0 or _is_in_vain(answer, holder):
+                if channel:  # it may have been handed the lock, or stand in line
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, 0.0
             if channel:
@@ -186,12 +192,6 @@ class Flows(Generic[L]):
         return self.verbs.acquire(
             spec, token, holder, alive=alive, channel=channel or "-", besides=besides
         )
-
-    @staticmethod
-    def _refuse_late(spec: LockSpec, sent_at: float) -> None:
-        """We may have slept since the question: a grant that has lapsed is not used."""
-        if now() >= trusted_until(sent_at, spec.ttl):
-            raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if lease.is_foreign():

@@ -36,6 +36,8 @@ from celery_locks.store.verbs import Besides, Done, Mark, queued_token
 from celery_locks.store.verbs import ended as job_ended
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
+# Those of this process that have got a lock and not given it back.
+unreleased: set[Execution] = set()
 
 
 class Unlocked:
@@ -108,6 +110,7 @@ class Execution:
             answer = self._acquire(name)
             if isinstance(answer, Lease):
                 self.lease = answer
+                unreleased.add(self)
         except LockUnavailable as error:
             Refusal(self, name).unavailable(error)
             return self._call(call)
@@ -285,6 +288,7 @@ class Execution:
     def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
         lease, self.lease = self.lease, None
+        unreleased.discard(self)
         if lease is None:
             return
         can_come_again = self.task.acks_late or self._may_be_a_copy

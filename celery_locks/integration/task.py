@@ -16,6 +16,7 @@ from celery_locks.integration.execution import (
     checked_for_call,
     current_execution,
     current_lease,
+    unreleased,
 )
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
@@ -178,7 +179,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     def after_return(self, *outcome: Any) -> None:
         """Release whatever is still held; in the worker's main process that is nothing."""
-        execution = self.request.get("celery_locks_execution")
+        execution = self.request.get("celery_locks_execution") if unreleased else None
         if execution:
             execution.release()
         super().after_return(*outcome)

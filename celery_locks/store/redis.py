@@ -81,13 +81,10 @@ class RedisStore:
         self._channel = _channel(self._prefix)
 
     def perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Call):
-            return self._call(effect)
-        return self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
-
-    def _call(self, call: Call) -> Any:
-        """Nearly always one exchange with a server that is known: that needs no conversation."""
-        primary = self._router.primary
+        if not isinstance(effect, Call):
+            return self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
+        # Nearly always it is one exchange with a server that is known: no need for a conversation.
+        call, primary = effect, self._router.primary
         wire = self._wires.get(primary) if primary else None
         if wire is None:
             return drive(self._router.conversation(call), self._step)

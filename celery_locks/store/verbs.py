@@ -175,11 +175,13 @@ class Verbs:
     ) -> Call:
         """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``."""
         name, ttl, limit, _, _ = spec
-        ms = _ms(ttl)
-        asker = f"{ms} {limit} {_job(holder)} {holder.attempt} {channel} "
-        args: tuple[Arg, ...] = (name, token, ms, asker, holder.about(), _ms(alive))
-        if besides:
-            args += besides.args()
+        ms, size = _ms(ttl), len(name) if name.isascii() else len(name.encode())
+        record = (
+            f"{ms} {limit} {_job(holder)} {holder.attempt} {channel} {size} {name}{holder.about()}"
+        )
+        args: tuple[Arg, ...] = (name, token, ms, record)
+        if alive or besides:
+            args += (_ms(alive), *(besides.args() if besides else ()))
 
         def parse(reply: Any) -> int | Conflict | Done:
             if isinstance(reply, int):

@@ -28,7 +28,7 @@ from celery_locks.store.resp import ErrorReply, Incomplete, Reply, pack, parse
 from celery_locks.store.site import Address, Site
 
 MINIMUM = (6, 2)
-_CHUNK = 16384
+_CHUNK = 8192
 _CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
 
@@ -146,10 +146,13 @@ class Link:
 
     def _allow(self, deadline: float) -> None:
         """Until the deadline, or a twentieth less: calls have the same time, mostly."""
-        left = max(0.001, deadline - now())
+        left = deadline - now()
+        if 0.95 * left <= self._limit <= left:
+            return
+        left = max(0.001, left)
         if not self._is_plain:
             self._sock.settimeout(left)
-        elif not 0.95 * left <= self._limit <= left:
+        else:
             self._limit = 0.99 * left
             seconds, part = divmod(self._limit, 1.0)
             value = _TIMEVAL.pack(int(seconds), int(part * 1e6))
@@ -158,9 +161,10 @@ class Link:
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
         self._allow(deadline)
+        sock = self._sock
         try:
-            self._sock.sendall(data)
-            chunk: bytes = self._sock.recv(_CHUNK)  # the timeout that was just set still fits
+            sock.sendall(data)
+            chunk: bytes = sock.recv(_CHUNK)  # the timeout that was just set still fits
         except BlockingIOError:
             raise TimeoutError("timed out") from None
         if chunk[:1] == b":" and chunk[-1:] == b"\n":

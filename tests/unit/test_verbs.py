@@ -45,7 +45,7 @@ def test_budget_is_a_third_of_the_ttl(ttl: float, budget: float) -> None:
 
 def test_acquire_sends_milliseconds() -> None:
     call = Verbs("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
-    assert call.args == ("a", "t", 1900, "1900 1 - 1 - ", "{}", 400)
+    assert call.args == ("a", "t", 1900, "1900 1 - 1 - 1 a{}", 400)
     assert call.budget == budget_of(1.9005)
 
 

@@ -1,17 +1,17 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
--- ARGV 1 name  2 token  3 ttl ms
---      4 "<ttl> <limit> <job or -> <attempt> <channel or -> ", as in the record  5 about
---      6 ms the caller counts as alive in the queue, 0 if it does not wait
+-- ARGV 1 name  2 token  3 ttl ms  4 its record without fence and since; '-' for no job, no channel
 --      and, unless there is nothing of the kind to say:
---      7 '1' to ask first whether this attempt of the job has ended elsewhere
---      8 name, 9 token of another lock to give back when this one is granted, or ''
---      10 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
---      11 job that this one replaces, to be marked as ended when this is granted, or ''  12 ms to do so
---      13 the mark (marks.lua) that says the lock's work is done, or ''
---      14 'failed_only': work that failed may be done again; 'never': nor that, and 15 ms: the mark
+--      5 ms the caller counts as alive in the queue, 0 if it does not wait
+--      and again:
+--      6 '1' to ask first whether this attempt of the job has ended elsewhere
+--      7 name, 8 token of another lock to give back when this one is granted, or ''
+--      9 token of a message that nobody has begun (attempt 0), whose place is to be taken, or ''
+--      10 job that this one replaces, to be marked as ended when this is granted, or ''  11 ms to do so
+--      12 the mark (marks.lua) that says the lock's work is done, or ''
+--      13 'failed_only': work that failed may be done again; 'never': nor that, and 14 ms: the mark
 --      is then left with the grant already
 -- returns the fence (an integer): granted
---         {'replaced', fence}: granted in the place of 13, whose since it keeps
+--         {'replaced', fence}: granted in the place of 9, whose since it keeps
 --         {'done', attempt}: it has; {'done', '?'}: it is just being replaced
 --         {'once', mark}: the work is done
 --         {'limit', n}: held with limit n, not ours
@@ -19,9 +19,8 @@
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
 --         a grant that follows has a fence above the ticket
 
-local name, token, ttl = ARGV[1], ARGV[2], ARGV[3]
+local name, token, ttl, rest = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local held = root .. 'h:' .. name
-local rest = ARGV[4] .. #name .. ' ' .. name .. ARGV[5]
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
 local function forget_lapsed_names()
@@ -41,33 +40,33 @@ local function forget_lapsed_names()
 end
 
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-if not holders[1] and not ARGV[7] then
+if not holders[1] and not ARGV[6] then
   local fence = grant(name, token, now + ttl, rest)
   forget_lapsed_names()
   return fence
 end
 
 -- Beyond this point somebody is there, or there is more to it.
-local limit, job, attempt = ARGV[4]:match('^%d+ (%d+) (%S+) (%d+)')
-local alive = tonumber(ARGV[6])
+local limit, job, attempt = rest:match('^%d+ (%d+) (%S+) (%d+)')
+local alive = tonumber(ARGV[5] or 0)
 limit, attempt = tonumber(limit), tonumber(attempt)
 
 local function mark_begun()
-  if ARGV[14] == 'never' then
-    leave_mark(ARGV[13], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[15])
+  if ARGV[13] == 'never' then
+    leave_mark(ARGV[12], 'b' .. token .. ' ' .. job .. ' ' .. attempt, ARGV[14])
   end
 end
 
 -- What a message leaves behind when it begins to run: its place in the queue, and those it replaced.
 local function begin()
-  if not ARGV[7] then return end
+  if not ARGV[6] then return end
   mark_begun()
-  if ARGV[9] ~= '' then
-    if redis.call('ZREM', root .. 'h:' .. ARGV[8], ARGV[9]) == 1 then pass_on(ARGV[8]) end
-    redis.call('HDEL', records, ARGV[9])
+  if ARGV[8] ~= '' then
+    if redis.call('ZREM', root .. 'h:' .. ARGV[7], ARGV[8]) == 1 then pass_on(ARGV[7]) end
+    redis.call('HDEL', records, ARGV[8])
   end
-  if ARGV[11] ~= '' then
-    redis.call('SET', root .. 'd:' .. ARGV[11], string.format('%.0f', SUPERSEDED), 'PX', ARGV[12])
+  if ARGV[10] ~= '' then
+    redis.call('SET', root .. 'd:' .. ARGV[10], string.format('%.0f', SUPERSEDED), 'PX', ARGV[11])
   end
 end
 
@@ -78,13 +77,13 @@ local function take(since)
   return fence
 end
 
-if ARGV[7] == '1' then
+if ARGV[6] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
 end
-if ARGV[7] and ARGV[13] ~= '' then
-  local mark = redis.call('GET', root .. ARGV[13])
-  if mark and is_final(mark, ARGV[14], token, job, attempt) then return {'once', mark} end
+if ARGV[6] and ARGV[12] ~= '' then
+  local mark = redis.call('GET', root .. ARGV[12])
+  if mark and is_final(mark, ARGV[13], token, job, attempt) then return {'once', mark} end
 end
 if not holders[1] then return take() end
 
@@ -192,10 +191,10 @@ if holders[1] then
 end
 local former, twin = kin(holders)
 if twin then return give_way(twin) end
-if ARGV[7] and ARGV[10] ~= '' and redis.call('ZSCORE', held, ARGV[10]) then
-  local since, theirs, tries = record(ARGV[10]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
+if ARGV[6] and ARGV[9] ~= '' and redis.call('ZSCORE', held, ARGV[9]) then
+  local since, theirs, tries = record(ARGV[9]):match('^%d+ (%d+) %d+ %d+ (%S+) (%d+)')
   if tries == '0' then
-    free(ARGV[10])
+    free(ARGV[9])
     -- Until the new message is sent the old one shall wait, not run; if it never is, run after all.
     redis.call('SET', root .. 'd:' .. theirs, '?', 'PX', REPLACING_MS)
     return {'replaced', take(tonumber(since))}
