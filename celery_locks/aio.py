@@ -40,7 +40,7 @@ class AsyncLocks:
     def _setup(self, store: AsyncRedisStore, layout: Layout) -> None:
         self._store: AsyncStore = store
         self.verbs, self.ttl = layout_of(store, layout)
-        self._flows = Flows(AsyncLease, store.twin(), self.verbs, store.unlisten)
+        self.flows = Flows(self, AsyncLease, store.twin(), self.verbs, store.unlisten)
         self._hints = Hints()
 
     @classmethod
@@ -65,19 +65,18 @@ class AsyncLocks:
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
         context: Hashable = asyncio.current_task()
-        entered = self._flows.reenter(name, context) if reentrant else None
+        entered = self.flows.reenter(name, context) if reentrant else None
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
         answer = await adrive(
-            self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform
+            self.flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform
         )
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, AsyncLease):
-            answer.face = self
             answer.on_stop = asked.get("on_stop")
             if reentrant:
-                self._flows.remember(answer, context)
+                self.flows.remember(answer, context)
         return answer
 
     @overload
@@ -104,13 +103,13 @@ class AsyncLocks:
             yield lease
             failed = False
         finally:
-            await adrive(self._flows.leave(lease, failed), self._store.perform)
+            await adrive(self.flows.leave(lease, failed), self._store.perform)
 
     async def renew(self, lease: AsyncLease, ttl: float | None = None) -> None:
-        await adrive(self._flows.renew(lease, ttl), self._store.perform)
+        await adrive(self.flows.renew(lease, ttl), self._store.perform)
 
     async def release(self, lease: AsyncLease) -> bool:
-        return await adrive(self._flows.release(lease), self._store.perform)
+        return await adrive(self.flows.release(lease), self._store.perform)
 
     async def info(self, name: str) -> LockInfo | None:
         check_name(name)
@@ -137,19 +136,11 @@ class AsyncLocks:
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:
         """As ``Locks.active``."""
-        return runs_in(await self.follow(self._flows.walk()), worker)
+        return runs_in(await self.follow(self.flows.walk()), worker)
 
     async def follow(self, flow: Flow[T]) -> T:
         """As ``Locks.follow``."""
         return await adrive(flow, self._store.perform)
-
-    @property
-    def flows(self) -> Flows[AsyncLease]:
-        return self._flows
-
-    def adopt(self, lease: AsyncLease) -> AsyncLease:
-        lease.face = self
-        return lease
 
     async def close(self) -> None:
         await self._store.close()

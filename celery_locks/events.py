@@ -58,6 +58,8 @@ class LockEvent:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
+# The level of what is no line in the log; below any that one can set.
+_NEVER = -1
 Subscriber = Callable[[LockEvent], None]
 _subscribers: tuple[Subscriber, ...] = ()
 
@@ -80,12 +82,7 @@ def _unsubscribe(subscriber: Subscriber) -> None:
 
 def is_heard(kind: Kind) -> bool:
     """Whether anybody wants to know, for those to whom even the telling is too dear."""
-    return bool(_subscribers) or _is_logged(kind)
-
-
-def _is_logged(kind: Kind) -> bool:
-    level = logs.LEVELS.get(kind)
-    return level is not None and logger.isEnabledFor(level)
+    return bool(_subscribers) or logger.isEnabledFor(logs.LEVELS.get(kind, _NEVER))
 
 
 def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
@@ -93,7 +90,8 @@ def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) 
     if not is_heard(kind):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)
-    for subscriber in (logs.write, *_subscribers) if _is_logged(kind) else _subscribers:
+    is_logged = logger.isEnabledFor(logs.LEVELS.get(kind, _NEVER))
+    for subscriber in (logs.write, *_subscribers) if is_logged else _subscribers:
         try:
             subscriber(event)
         except Exception:

@@ -23,7 +23,7 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.keeper import keeper
-from celery_locks.lease import NO_LONGER_THERE, BaseLease, OnLost, State, trusted_until
+from celery_locks.lease import NO_LONGER_THERE, BaseLease, Face, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import CLAIM, Besides, Done, Mark, Renewal, Verbs, budget_of
@@ -71,12 +71,19 @@ def _asker(holder: Holder, policy: str, **more: Any) -> dict[str, Any]:
 class Flows(Generic[L]):
     """The flows over one layout.
 
-    ``store`` is the one for the keeper's thread; ``unlisten`` is the driving store's.
+    ``face`` is what leases are renewed and released by; ``store`` is the one for the keeper's
+    thread, and ``unlisten`` the driving store's.
     """
 
     def __init__(
-        self, lease_class: type[L], store: Store, verbs: Verbs, unlisten: Callable[[str], None]
+        self,
+        face: Face,
+        lease_class: type[L],
+        store: Store,
+        verbs: Verbs,
+        unlisten: Callable[[str], None],
     ) -> None:
+        self._face = face
         self._lease_class = lease_class
         self._store = store
         self._unlisten = unlisten
@@ -117,7 +124,7 @@ class Flows(Generic[L]):
             lease = (lease_class or self._lease_class)(
                 spec, token, answer, sent_at, on_lost, granted
             )
-            lease.task, lease.task_id = holder.task, holder.task_id
+            lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
             if now() >= lease.deadline:
                 # We may have slept since the question: a grant that has lapsed is not used.
                 raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")

@@ -26,6 +26,8 @@ from celery_locks.errors import LockUsageError
 NAME_LENGTH = 200
 _HEAD = 150
 
+# What ``%s`` makes of it is its stable text.
+_PLAIN = frozenset({str, int})
 _FORMATTER = string.Formatter()
 
 
@@ -38,6 +40,7 @@ class Parameters:
         self._names = tuple(p.name for p in found)
         self._are_positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
         self._keywords = next((p.name for p in found if p.kind is p.VAR_KEYWORD), None)
+        self._plans: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
@@ -56,6 +59,29 @@ class Parameters:
         arguments = self.bound(args, kwargs)
         more = arguments.get(self._keywords) if self._keywords else None
         return {**more, **arguments} if more else arguments
+
+    def name(self, template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The template with the values of one call."""
+        if self._are_positional and not kwargs and len(args) == len(self._names):
+            form, places = self._plans.get(template) or self._planned(template)
+            values = tuple([args[place] for place in places])
+            if form and _PLAIN.issuperset(map(type, values)):
+                return shortened(form % values)
+        return from_template(template, self.named(args, kwargs))
+
+    def _planned(self, template: str) -> tuple[str, tuple[int, ...]]:
+        """For templates of whole parameters and nothing else: a form for ``%``, and which ones."""
+        form, places = "", list[int]()
+        for literal, place, spec, conversion in _parsed(template):
+            form += literal.replace("%", "%%")
+            if place is not None:
+                if spec or conversion or place not in self._names:
+                    form, places = "", []
+                    break
+                form += "%s"
+                places.append(self._names.index(place))
+        self._plans[template] = form, tuple(places)
+        return self._plans[template]
 
     def check(self, template: str, where: str) -> None:
         """Refuse a template that names no parameter of the function."""
@@ -128,6 +154,8 @@ def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[
 
 
 def shortened(name: str) -> str:
+    if 4 * len(name) <= NAME_LENGTH:
+        return name
     data = name.encode()
     if len(data) <= NAME_LENGTH:
         return name

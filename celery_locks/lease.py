@@ -44,9 +44,15 @@ def trusted_until(sent_at: float, ttl: float) -> float:
     return sent_at + ttl - (ttl * 0.01 + 0.002)
 
 
+class Face(Protocol):
+    def renew(self, lease: Any, ttl: float | None = None) -> Any: ...
+    def release(self, lease: Any) -> Any: ...
+
+
 class BaseLease:
     """What the sync and the async lease have in common: everything but renewing and releasing."""
 
+    face: Face
     entries = 1
     renewals = 0
     stop_requested = False
@@ -73,7 +79,7 @@ class BaseLease:
         self.fence = fence
         self._since = sent_at
         self._pid = os.getpid()
-        self._deadline = trusted_until(sent_at, granted or spec.ttl)
+        self._deadline = trusted_until(sent_at, granted or self.ttl)
         self._on_lost = on_lost
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
@@ -233,15 +239,8 @@ class BaseLease:
             return True
 
 
-class Face(Protocol):
-    def renew(self, lease: Any, ttl: float | None = None) -> Any: ...
-    def release(self, lease: Any) -> Any: ...
-
-
 class Lease(BaseLease):
     """A lease whose verbs block."""
-
-    face: Face
 
     def renew(self, ttl: float | None = None) -> None:
         """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours."""
@@ -254,8 +253,6 @@ class Lease(BaseLease):
 
 class AsyncLease(BaseLease):
     """A lease whose verbs are awaited."""
-
-    face: Face
 
     def renew(self, ttl: float | None = None) -> Awaitable[None]:
         awaitable: Awaitable[None] = self.face.renew(self, ttl)

@@ -90,7 +90,8 @@ class Locks:
     def _setup(self, store: RedisStore, layout: Layout) -> None:
         self._store: Store = store
         self.verbs, self.ttl = layout_of(store, layout)
-        self._flows = Flows(Lease, store.twin(), self.verbs, store.unlisten)
+        # Acquiring and releasing in parts, for flows that do more than that.
+        self.flows = Flows(self, Lease, store.twin(), self.verbs, store.unlisten)
         self._hints = Hints()
 
     @classmethod
@@ -130,17 +131,16 @@ class Locks:
         reentrant = asked.get("reentrant", False)
         # Not its ident: that of a thread that ended is given to the next one.
         context: Hashable = threading.current_thread()
-        entered = self._flows.reenter(name, context) if reentrant else None
+        entered = self.flows.reenter(name, context) if reentrant else None
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
-        answer = drive(self._flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform)
+        answer = drive(self.flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform)
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease):
-            answer.face = self
             answer.on_stop = asked.get("on_stop")
             if reentrant:
-                self._flows.remember(answer, context)
+                self.flows.remember(answer, context)
         return answer
 
     @overload
@@ -169,15 +169,15 @@ class Locks:
             yield lease
             failed = False
         finally:
-            drive(self._flows.leave(lease, failed), self._store.perform)
+            drive(self.flows.leave(lease, failed), self._store.perform)
 
     def renew(self, lease: Lease, ttl: float | None = None) -> None:
         """Renew now; ``LeaseLost`` if it is no longer ours. The keeper does this by itself."""
-        drive(self._flows.renew(lease, ttl), self._store.perform)
+        drive(self.flows.renew(lease, ttl), self._store.perform)
 
     def release(self, lease: Lease) -> bool:
         """Give it back; True if it was ours until now."""
-        return drive(self._flows.release(lease), self._store.perform)
+        return drive(self.flows.release(lease), self._store.perform)
 
     def info(self, name: str) -> LockInfo | None:
         """Who holds it and who waits for it; None if nobody does."""
@@ -214,21 +214,11 @@ class Locks:
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:
         """What runs under a lock now; only on this worker or host if one is named."""
-        return runs_in(self.follow(self._flows.walk()), worker)
+        return runs_in(self.follow(self.flows.walk()), worker)
 
     def follow(self, flow: Flow[T]) -> T:
         """Run a flow to its end; for the layers above, such as ``recipes``."""
         return drive(flow, self._store.perform)
-
-    @property
-    def flows(self) -> Flows[Lease]:
-        """Acquiring and releasing in parts, for flows that do more than that."""
-        return self._flows
-
-    def adopt(self, lease: Lease) -> Lease:
-        """A lease that a flow acquired becomes this face's, to renew and release."""
-        lease.face = self
-        return lease
 
     def perform(self, call: Call) -> Any:
         """Send one call of ``self.verbs``; for the layers above, such as ``admin``."""

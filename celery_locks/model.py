@@ -66,7 +66,7 @@ class LockSpec(_Spec):
     def named(self, name: str) -> Self:
         """The same for another lock; only the name is new, and checked."""
         check_name(name)
-        return self._replace(name=name)
+        return tuple.__new__(type(self), (name, *self[1:]))
 
 
 def check_name(name: object) -> None:

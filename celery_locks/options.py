@@ -56,18 +56,18 @@ class LockOptions:
     once: float = 0.0
     reuse: Reuse = "failed_only"
 
-    _spec: LockSpec = field(init=False, repr=False, compare=False)
+    spec: LockSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait."""
+        """``spec`` is of no lock yet: it wants ``named``.
+
+        Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait.
+        """
         patience = None
         if self.on_conflict == "wait":
             patience = FOREVER if self.wait is None else self.wait
-        spec = LockSpec("any", self.ttl, self.limit, patience, self.at_least)
-        object.__setattr__(self, "_spec", spec)
-
-    def spec(self, name: str) -> LockSpec:
-        return self._spec.named(name)
+        spec = LockSpec("unnamed", self.ttl, self.limit, patience, self.at_least)
+        object.__setattr__(self, "spec", spec)
 
 
 FOREVER = 10 * 365 * 86400.0

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from celery_locks import settings
-from celery_locks.lease import Lease, OnLost
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, Holder, LockSpec
 from celery_locks.settings import Settings
-from celery_locks.store.base import Store, drive
-from celery_locks.store.verbs import Besides, Done, Mark
+from celery_locks.store.base import Store
 
 _ATTRIBUTE = "_celery_locks"
 
 
 class AppLocks(Locks):
-    """Locks with the verbs that tasks need beyond everybody's."""
+    """Locks with what tasks need beyond everybody's."""
 
     settings: Settings
 
@@ -26,37 +23,6 @@ class AppLocks(Locks):
     def keeper_store(self) -> Store:
         """For calls made in the keeper's thread."""
         return self._store.twin()
-
-    def acquire_for_task(
-        self,
-        spec: LockSpec,
-        holder: Holder,
-        *,
-        token: str,
-        lease_class: type[Lease] = Lease,
-        kept_elsewhere: bool = False,
-        on_lost: OnLost | None = None,
-        besides: Besides | None = None,
-        policy: str = "direct",
-    ) -> Lease | Conflict | Done:
-        flow = self._flows.acquire(
-            spec,
-            holder,
-            on_lost,
-            token=token,
-            lease_class=lease_class,
-            kept_elsewhere=kept_elsewhere,
-            besides=besides,
-            policy=policy,
-        )
-        answer = drive(flow, self._store.perform)
-        return self.adopt(answer) if isinstance(answer, Lease) else answer
-
-    def release_for_task(
-        self, lease: Lease, *, keep: float, keep_as: str = "", marks: Sequence[Mark] = ()
-    ) -> bool:
-        flow = self._flows.release(lease, keep=keep, keep_as=keep_as, marks=marks)
-        return drive(flow, self._store.perform)
 
 
 def locks_of(app: Any) -> AppLocks:

@@ -22,7 +22,7 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.interrupt import Interrupter, KeptElsewhere, RaisedHere
+from celery_locks.integration.interrupt import KeptElsewhere, RaisedHere, interrupter_here
 from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
@@ -91,7 +91,6 @@ class Execution:
         self.options: LockOptions = task.lock_options(self.note.get("options"))
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
         self.owes_place = within is None and "queued" in self.note
-        self._interrupter = Interrupter()
 
     def run(self, call: Callable[..., Any]) -> Any:
         """The result of the task, or of not running it."""
@@ -151,21 +150,25 @@ class Execution:
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = bool(given) and given["keeper"] != os.getpid()
         self.token = given["token"] if given else new_token()
-        self._interrupter.prepare()
-        return self.locks.acquire_for_task(
-            self.options.spec(name),
+        self._interrupter = interrupter_here()
+        flow = self.locks.flows.acquire(
+            self.options.spec.named(name),
             self.holder,
+            self._interrupter.lost,
             token=self.token,
             lease_class=KeptElsewhere if kept_elsewhere else Lease,
             kept_elsewhere=kept_elsewhere,
-            on_lost=self._interrupter.lost,
             besides=self._besides(name),
             policy=self.options.on_conflict,
         )
+        return self.locks.follow(flow)
 
     def _besides(self, name: str) -> Besides | None:
         """What more there is to say; of most messages nothing."""
-        self._may_be_a_copy = not self.within and self._came_late()
+        if not self.within:
+            # Redelivered, delayed, or requeued by us: the ways in which a message comes twice.
+            redelivered = (self.request.delivery_info or {}).get("redelivered")
+            self._may_be_a_copy = bool(redelivered or self.request.eta or "since" in self.note)
         if not (self._may_be_a_copy or self.note or self.once):
             return None
         return Besides(
@@ -209,11 +212,6 @@ class Execution:
             host=process.host,
             pid=process.pid,
         )
-
-    def _came_late(self) -> bool:
-        """Redelivered, requeued by us, or delayed: the ways in which a message comes twice."""
-        redelivered = (self.request.delivery_info or {}).get("redelivered")
-        return bool(redelivered or self.request.eta or "since" in self.note)
 
     def _run_locked(self, call: Callable[..., Any], lease: Lease) -> Any:
         keep, ended = 0.0, True
@@ -296,7 +294,9 @@ class Execution:
             marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
         try:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
-            self.locks.release_for_task(lease, keep=keep, keep_as=keep_as, marks=marks)
+            self.locks.follow(
+                self.locks.flows.release(lease, keep=keep, keep_as=keep_as, marks=marks)
+            )
         except LockUnavailable as error:
             logs.owed(lease.name, error)
 

@@ -36,7 +36,7 @@ import sys
 import threading
 from functools import cache
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockError, LockUnavailable, StopRequested
@@ -78,65 +78,43 @@ class KeptElsewhere(Lease):
 Word = LeaseLost | StopRequested
 
 
-class Way(Protocol):
-    """How to reach one running task from outside."""
-
-    def deliver(self, word: Word) -> None:
-        """From another thread: raise it in the task, if that can still be done."""
-
-    def close(self) -> None:
-        """In the task's own thread: it ends, and nothing may be raised in it any more."""
-
-
 class Interrupter:
-    """Armed while a task runs; ``lost`` and ``stop`` are the lease's callbacks, from any thread."""
+    """Of one run of a task, made in its thread before the lock is asked for.
 
-    def __init__(self) -> None:
-        self._way: Way | None = None
-        self._raises = self._stops = False
-        self._lock = native_lock()
-        self._home = threading.get_ident()
-        self._is_main = False
+    ``arm`` before the task's own code and ``disarm`` after it: whether a loss, and a request to
+    stop, are raised in between. ``lost`` and ``stop`` are the lease's callbacks, from any thread.
+    As it is, it reaches nobody (eventlet); see the classes below.
+    """
 
-    def lost(self, lease: BaseLease, error: LeaseLost) -> None:
-        if threading.get_ident() == self._home:
-            return  # found by the task's own check(), which raises
-        with self._lock:
-            if self._way and self._raises:
-                self._way.deliver(error)
-
-    def stop(self, lease: BaseLease, error: StopRequested) -> None:
-        """Found by the task's own renewal, it is left to check(), or to the signal's handler."""
-        if threading.get_ident() == self._home:
-            return
-        with self._lock:
-            if self._way and self._stops:
-                self._way.deliver(error)
-
-    def prepare(self) -> None:
-        """Before the lock is asked for: from then on the main process may send the signal."""
-        self._is_main = bool(SIGNAL) and self._home == threading.main_thread().ident
-        if self._is_main and not _is_green():
-            _prepare()
+    _raises = _stops = False
 
     def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
-        """Whether a loss, and a request to stop, are raised.
-
-        Otherwise the lease is only marked, which one kept elsewhere needs help with.
-        """
         self._raises, self._stops = raises, stops
-        if _is_green():
-            self._way = _Greenlet() if _is_gevent() and (raises or stops) else None
-        elif self._is_main:
-            self._way = _MainThread(lease, raises, stops)
-        elif raises or stops:
-            self._way = _OtherThread()
 
     def disarm(self) -> None:
-        with self._lock:
-            way, self._way = self._way, None
-        if way:
-            way.close()
+        self._raises = self._stops = False
+
+    def lost(self, lease: BaseLease, error: LeaseLost) -> None:
+        if self._raises:
+            self._deliver(error)
+
+    def stop(self, lease: BaseLease, error: StopRequested) -> None:
+        if self._stops:
+            self._deliver(error)
+
+    def _deliver(self, word: Word) -> None:
+        """Raise it in the task, from another thread: its own ``check()`` raises by itself."""
+
+
+def interrupter_here() -> Interrupter:
+    """For a task in the thread, or greenlet, that calls."""
+    if _is_green():
+        return _Greenlet() if _is_gevent() else Interrupter()
+    return _MainThread() if SIGNAL and _is_main_thread() else _OtherThread()
+
+
+def _is_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
 
 
 # Main thread: prefork children and solo.
@@ -146,33 +124,36 @@ _running: dict[Lease, set[str]] = {}
 _timer: _Timer | None = None
 
 
-class _MainThread:
-    def __init__(self, lease: Lease, raises: bool, stops: bool) -> None:
-        self._lease = lease
-        words = {"lost"} if raises else set[str]()
+class _MainThread(Interrupter):
+    """Whoever learns of a loss elsewhere sends the signal; its handler looks, and raises.
+
+    Also without anything to raise: a lease kept elsewhere must be marked, which the handler does.
+    """
+
+    _lease: Lease | None = None
+
+    def __init__(self) -> None:
+        global _timer
+        # The worker's main process may send the signal as soon as the lock is asked for.
+        if _timer is None or _timer.pid != os.getpid():
+            signal.signal(SIGNAL, _on_signal)
+            _timer = _Timer()
+
+    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
+        self._raises, self._stops, self._lease = raises, stops, lease
+        words = _running[lease] = {"lost"} if raises else set()
         if stops:
             words.add("stop")
-        _running[lease] = words
-        _wake_for(lease)
+        if _timer and _due(lease) < _timer.fires_at:
+            _timer.fire_at(min(map(_due, _running)))
 
-    def deliver(self, word: Word) -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+    def disarm(self) -> None:
+        if self._lease:
+            _running.pop(self._lease, None)
 
-    def close(self) -> None:
-        _running.pop(self._lease, None)
-
-
-def _prepare() -> None:
-    global _timer
-    if _timer is None or _timer.pid != os.getpid():
-        signal.signal(SIGNAL, _on_signal)
-        _timer = _Timer()
-
-
-def _wake_for(lease: Lease) -> None:
-    """Have the timer fire no later than this one needs it."""
-    if _timer and _due(lease) < _timer.fires_at:
-        _timer.fire_at(min(map(_due, _running)))
+    def _deliver(self, word: Word) -> None:
+        if not _is_main_thread():
+            signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
 
 def _due(lease: Lease) -> float:
@@ -277,17 +258,27 @@ def _without_arguments(error: Word) -> type[RaisedHere]:
     return type(kind.__name__, (RaisedHere, kind), {"__init__": __init__, "plain": error})
 
 
-class _OtherThread:
+class _OtherThread(Interrupter):
     def __init__(self) -> None:
-        self._thread_id = ctypes.c_ulong(threading.get_ident())
+        self._home = threading.get_ident()
+        self._lock = native_lock()
 
-    def deliver(self, word: Word) -> None:
-        error = ctypes.py_object(_without_arguments(word))
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, error)
+    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
+        with self._lock:
+            self._raises, self._stops = raises, stops
 
-    def close(self) -> None:
-        """Also what was delivered and not raised yet."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, None)
+    def disarm(self) -> None:
+        """From then on nothing is raised, not even what was delivered and not raised yet."""
+        with self._lock:
+            armed, self._raises, self._stops = self._raises or self._stops, False, False
+        if armed:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), None)
+
+    def _deliver(self, word: Word) -> None:
+        with self._lock:
+            if threading.get_ident() != self._home and (self._raises or self._stops):
+                error = ctypes.py_object(_without_arguments(word))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), error)
 
 
 # Greenlets.
@@ -306,19 +297,18 @@ def _is_green() -> bool:
     return _is_gevent() or bool(patcher and patcher.is_monkey_patched("thread"))
 
 
-class _Greenlet:
-    """Of gevent; eventlet's hub takes nothing from other threads."""
+class _Greenlet(Interrupter):
+    """Of gevent."""
 
     def __init__(self) -> None:
         gevent: Any = sys.modules["gevent"]
-        self._hub, self._task, self._over = gevent.get_hub(), gevent.getcurrent(), False
+        self._hub, self._task = gevent.get_hub(), gevent.getcurrent()
+        self._home = threading.get_ident()
 
-    def deliver(self, word: Word) -> None:
-        self._hub.loop.run_callback_threadsafe(self._throw, word)
+    def _deliver(self, word: Word) -> None:
+        if threading.get_ident() != self._home:
+            self._hub.loop.run_callback_threadsafe(self._throw, word)
 
     def _throw(self, word: Word) -> None:
-        if not self._over:
+        if self._raises or self._stops:
             self._task.throw(word)
-
-    def close(self) -> None:
-        self._over = True

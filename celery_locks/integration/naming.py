@@ -34,4 +34,4 @@ def lock_name(
     parameters = parameters_of(task)
     if key == BY_ARGUMENTS:
         return keys.from_all(task.name, parameters.bound(args, kwargs))
-    return keys.from_template(key, parameters.named(args, kwargs))
+    return parameters.name(key, args, kwargs)

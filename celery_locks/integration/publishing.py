@@ -152,13 +152,14 @@ class _Publication:
             extra=self._extra(),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
-        answer = self.locks.acquire_for_task(
+        flow = self.locks.flows.acquire(
             spec,
             holder,
             token=queued_token(self.options["task_id"]),
             kept_elsewhere=True,
             besides=Besides(replaces=replaces) if replaces else None,
         )
+        answer = self.locks.follow(flow)
         assert isinstance(answer, Lease | Conflict)
         return answer
 

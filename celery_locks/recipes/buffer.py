@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from celery_locks.aio import AsyncLocks
 from celery_locks.errors import LockUsageError
@@ -79,7 +79,6 @@ class _BufferFlows:
         lease = yield from flows.acquire(spec, this_process())
         if isinstance(lease, Conflict):
             return None
-        cast(Any, self._faces).adopt(lease)
         try:
             found = yield self._verbs.take_batch(place, lease.token, self.batch)
             if found is None:

@@ -103,7 +103,7 @@ class _Work:
 
     def run(self, args: Any, kwargs: Any) -> tuple[LockSpec, Once]:
         if isinstance(self._key, str):
-            name = keys.from_template(self._key, self._parameters.named(args, kwargs))
+            name = self._parameters.name(self._key, args, kwargs)
         else:
             name = keys.from_callable(self._key, args, kwargs)
         spec = LockSpec(name, self._lock_ttl, wait=self._wait)
@@ -164,7 +164,7 @@ def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLea
     if isinstance(answer, Done):
         events.emit("already_done", spec.name, why="is not done again")
         return once.repeat(answer.mark)
-    lease: BaseLease = cast(Any, locks).adopt(answer)
+    lease: BaseLease = answer
     return lease
 
 

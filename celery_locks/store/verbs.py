@@ -175,7 +175,7 @@ class Verbs:
     ) -> Call:
         """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``."""
         name, ttl, limit, _, _ = spec
-        ms, size = _ms(ttl), len(name) if name.isascii() else len(name.encode())
+        ms, size = round(ttl * 1000), len(name) if name.isascii() else len(name.encode())
         record = (
             f"{ms} {limit} {_job(holder)} {holder.attempt} {channel} {size} {name}{holder.about()}"
         )

@@ -145,11 +145,8 @@ class Link:
         return chunk
 
     def _allow(self, deadline: float) -> None:
-        """Until the deadline, or a twentieth less: calls have the same time, mostly."""
-        left = deadline - now()
-        if 0.95 * left <= self._limit <= left:
-            return
-        left = max(0.001, left)
+        """Until the deadline, or a little less: the next call, mostly, has the same time."""
+        left = max(0.001, deadline - now())
         if not self._is_plain:
             self._sock.settimeout(left)
         else:
@@ -160,7 +157,9 @@ class Link:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
-        self._allow(deadline)
+        left = deadline - now()
+        if not 0.95 * left <= self._limit <= left:
+            self._allow(deadline)
         sock = self._sock
         try:
             sock.sendall(data)
