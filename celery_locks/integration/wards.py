@@ -18,7 +18,6 @@ import math
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from celery_locks import events
@@ -39,16 +38,9 @@ logger = logging.getLogger("celery_locks")
 _SECOND_LOOK = 0.25
 
 
-@dataclass(slots=True)
 class Ward:
     """A task under way in a child (or, only for its message, in this process)."""
 
-    token: str
-    locks: AppLocks
-    ttl: float
-    in_child: bool
-    due: float
-    message: Message | None = None
     pid: int | None = None
     name: str | None = None
     task: str | None = None
@@ -57,6 +49,22 @@ class Ward:
     is_revoked: bool = False  # before the store was asked for its name; the child is told
     looks: int = 0  # how often the store knew nothing of it since it died
     until: float = math.inf  # then whatever a dead one held has lapsed
+
+    def __init__(
+        self,
+        token: str,
+        locks: AppLocks,
+        ttl: float,
+        in_child: bool,
+        due: float,
+        message: Message | None,
+    ) -> None:
+        self.token = token
+        self.locks = locks
+        self.ttl = ttl
+        self.in_child = in_child
+        self.due = due
+        self.message = message
 
     def die(self) -> None:
         if not self.is_dead:
@@ -161,7 +169,8 @@ class Wards:
         ward = self._wards.get(token)
         if ward and ward.in_child:
             ward.pid = pid
-            self._watch(ward)
+            if pid not in self._pidfds:
+                self._watch(ward)
 
     def ended(self, token: str) -> None:
         """The task ended in a way that ran its ``finally``: the child has released."""

@@ -184,7 +184,7 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
     """There is one keeper: what it owes to a dead server must not cost leases on a living one."""
     near, far = locks(proxy.url), locks(valkey.url)
     proxy.black_hole()
-    flows = near.locks._flows
+    flows = near.locks.flows
     for number in range(60):
         keeper.give_back(f"d{number}", f"{number:024x}", flows._store, near.locks.verbs, now() + 60)
     lease = far.acquire("healthy", ttl=1)

@@ -301,7 +301,7 @@ def test_parents_debts_are_not_the_childs(clean: EmbeddedServer) -> None:
         """
 from celery_locks.clock import now
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-flows = locks._flows
+flows = locks.flows
 keeper.give_back("x", "t", flows._store, locks.verbs, now() + 30)
 
 def child():

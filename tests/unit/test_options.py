@@ -65,4 +65,4 @@ def test_the_later_said_is_the_stronger() -> None:
 )
 def test_only_the_policy_wait_makes_the_lock_itself_wait(said: Any, wait: float | None) -> None:
     """``wait`` with requeue is patience over many messages, not in the worker's slot."""
-    assert LockOptions(**said).spec("name").wait == wait
+    assert LockOptions(**said).spec.wait == wait
