@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from celery_locks.clock import now
 from celery_locks.errors import LockConflict
-from celery_locks.flows import Flows
+from celery_locks.flows import Ask, Flows, new_token
 from celery_locks.hints import Hints
 from celery_locks.lease import AsyncLease
 from celery_locks.locks import Asked, Layout, layout_of, runs_in, spec_of
@@ -69,9 +69,8 @@ class AsyncLocks:
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
-        answer = await adrive(
-            self.flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform
-        )
+        ask: Ask[AsyncLease] = Ask(spec, holder, new_token(), now(), asked.get("on_lost"))
+        answer = await self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, AsyncLease):
             answer.on_stop = asked.get("on_stop")

@@ -3,6 +3,10 @@
 Each is a generator that yields effects (``store/base.py``) and is driven by ``Locks`` (blocking) or
 ``AsyncLocks`` (awaited). The paths where something goes wrong between question and answer are
 here too: whatever may have been taken without anybody knowing is handed to the keeper to give back.
+
+Acquiring without waiting, and releasing, are a question and its answer each. They have their parts
+apart (``question``, ``answered``, ``unanswered``; ``giving``, ``given``, ``not_given``), for tasks:
+one that has run for a moment only spends a good deal of it in generators.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -53,6 +57,34 @@ def new_token() -> str:
     return os.urandom(12).hex()
 
 
+class Ask(NamedTuple, Generic[L]):
+    """One request for a lock, from the moment ``began`` on.
+
+    All after ``on_lost`` is not everybody's to say. Of tasks: a token from, and a keeper in,
+    another process; ``policy`` is for events only.
+    """
+
+    spec: LockSpec
+    holder: Holder
+    token: str
+    began: float
+    on_lost: OnLost | None = None
+    lease_class: type[L] | None = None
+    kept_elsewhere: bool = False
+    besides: Besides | None = None
+    policy: str = "direct"
+
+
+class Giving(NamedTuple):
+    """A lease on its way back, and what goes with it."""
+
+    call: Call
+    lease: BaseLease
+    marks: Sequence[Mark]
+    keep: float
+    past: str | None
+
+
 def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
     """Behind its own twin nobody waits: it could only learn that the work is done.
 
@@ -63,9 +95,10 @@ def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
     return conflict.has_twin_of(holder.task_id, holder.attempt) or conflict.is_behind_messages
 
 
-def _asker(holder: Holder, policy: str, **more: Any) -> dict[str, Any]:
+def _asker(ask: Ask[Any]) -> dict[str, Any]:
     """What the events say of who asked."""
-    return {"task": holder.task, "task_id": holder.task_id, "policy": policy, **more}
+    task, task_id = ask.holder.task, ask.holder.task_id
+    return {"task": task, "task_id": task_id, "policy": ask.policy, "waited": now() - ask.began}
 
 
 class Flows(Generic[L]):
@@ -90,92 +123,98 @@ class Flows(Generic[L]):
         self.verbs = verbs
         self._entered: dict[tuple[str, Hashable], L] = {}
 
-    def acquire(
-        self,
-        spec: LockSpec,
-        holder: Holder,
-        on_lost: OnLost | None = None,
-        *,
-        token: str = "",
-        lease_class: type[L] | None = None,
-        kept_elsewhere: bool = False,
-        besides: Besides | None = None,
-        policy: str = "direct",
-    ) -> Flow[L | Conflict | Done]:
-        """All after ``on_lost`` is not everybody's to ask for.
-
-        Of tasks: a token from, and a keeper in, another process; ``policy`` is for events only.
-        """
-        token = token or new_token()
-        began = sent_at = now()
+    def acquire(self, ask: Ask[L]) -> Flow[L | Conflict | Done]:
         try:
-            granted = spec.ttl
-            if spec.wait:
-                answer, sent_at, granted = yield from self._stand_in_line(
-                    spec, token, holder, besides
-                )
-            else:
-                answer = yield self.verbs.acquire(spec, token, holder, besides=besides)
-            if not isinstance(answer, int):
-                if isinstance(answer, Conflict):
-                    asker = _asker(holder, policy, waited=now() - began)
-                    events.emit("conflict", spec.name, token, conflict=answer, **asker)
-                return answer
-            lease = (lease_class or self._lease_class)(
-                spec, token, answer, sent_at, on_lost, granted
-            )
-            lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
-            if now() >= lease.deadline:
-                # We may have slept since the question: a grant that has lapsed is not used.
-                raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
-            if not kept_elsewhere:
-                due = None if granted == spec.ttl else now() + lease.remaining / 3
-                keeper.keep(lease, self._store, self.verbs, due)
-            if events.is_heard("acquired"):
-                asker = _asker(holder, policy, waited=now() - began)
-                events.emit("acquired", spec.name, token, answer, **asker)
-            return lease
+            if ask.spec.wait:
+                answer, sent_at, granted = yield from self._stand_in_line(ask)
+                return self.answered(ask, answer, sent_at, granted)
+            return self.answered(ask, (yield self.question(ask)), ask.began)
         except BaseException as error:
-            keeper.discard(token)
-            if not isinstance(error, _NOTHING_TAKEN):
-                # The store may have granted or queued it, or may do so yet.
-                until = now() + spec.ttl
-                once = besides.once if besides else None
-                # Nor was anything begun, whatever mark says so.
-                marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
-                keeper.give_back(
-                    spec.name, token, self._store, self.verbs, until, doubtful=True, marks=marks
-                )
-            if isinstance(error, LockUnavailable):
-                asker = _asker(holder, policy)
-                events.emit("unavailable", spec.name, token, why=str(error), **asker)
+            self.unanswered(ask, error)
             raise
         finally:
-            if spec.wait:
-                self._unlisten(token)
+            if ask.spec.wait:
+                self._unlisten(ask.token)
+
+    def question(self, ask: Ask[L], channel: str | None = None) -> Call:
+        """Who has no channel asks without queueing."""
+        if channel:
+            return self.verbs.acquire(
+                ask.spec, ask.token, ask.holder, ask.besides, alive=ALIVE, channel=channel
+            )
+        return self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
+
+    def answered(
+        self,
+        ask: Ask[L],
+        answer: int | Conflict | Done,
+        sent_at: float,
+        granted: float | None = None,
+    ) -> L | Conflict | Done:
+        """What the answer means, to a question of ``sent_at``.
+
+        A grant is good for ``granted`` seconds, if not for the whole ttl.
+        """
+        if not isinstance(answer, int):
+            if isinstance(answer, Conflict):
+                events.emit("conflict", answer.name, ask.token, conflict=answer, **_asker(ask))
+            return answer
+        spec, holder, token, _, on_lost, lease_class, kept_elsewhere, *_ = ask
+        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
+        lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
+        moment = now()
+        if moment >= lease.deadline:
+            # We may have slept since the question: a grant that has lapsed is not used.
+            raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
+        if not kept_elsewhere:
+            due = moment + lease.remaining / 3 if granted else None
+            keeper.keep(lease, self._store, self.verbs, due)
+        if events.is_heard("acquired"):
+            events.emit("acquired", spec.name, token, answer, **_asker(ask))
+        return lease
+
+    def unanswered(self, ask: Ask[L], error: BaseException) -> None:
+        """What was asked for may have been granted or queued, or may be yet: it is given back."""
+        keeper.discard(ask.token)
+        if not isinstance(error, _NOTHING_TAKEN):
+            once = ask.besides.once if ask.besides else None
+            # Nor was anything begun, whatever mark says so.
+            marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
+            keeper.give_back(
+                ask.spec.name,
+                ask.token,
+                self._store,
+                self.verbs,
+                now() + ask.spec.ttl,
+                doubtful=True,
+                marks=marks,
+            )
+        if isinstance(error, LockUnavailable):
+            events.emit("unavailable", ask.spec.name, ask.token, why=str(error), **_asker(ask))
 
     def _stand_in_line(
-        self, spec: LockSpec, token: str, holder: Holder, besides: Besides | None
-    ) -> Flow[tuple[int | Conflict | Done, float, float]]:
-        """The answer, when it was asked for, and for how long it is good."""
+        self, ask: Ask[L]
+    ) -> Flow[tuple[int | Conflict | Done, float, float | None]]:
+        """The answer, when it was asked for, and for how long it is good if not for the ttl."""
+        spec, token, holder = ask.spec, ask.token, ask.holder
         assert spec.wait
-        patience_ends = now() + spec.wait
+        patience_ends = ask.began + spec.wait
         root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = yield Listen(root, token, connect=False, budget=budget)
-        call = self._call(spec, token, holder, channel, besides)
+        call = self.question(ask, channel)
         while True:
             sent_at = now()
             answer = yield call
             if isinstance(answer, int):
-                return answer, sent_at, spec.ttl
+                return answer, sent_at, None
             left = patience_ends - now()
             if isinstance(answer, Done) or left <= 0 or _is_in_vain(answer, holder):
                 if channel:  # it may have been handed the lock, or stand in line
                     yield self.verbs.release(spec.name, token, budget=budget)
-                return answer, sent_at, 0.0
+                return answer, sent_at, None
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                may_enter = not (holder.task_id or (besides and besides.once))
+                may_enter = not (holder.task_id or (ask.besides and ask.besides.once))
                 if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     return fence, sent_at, CLAIM
@@ -184,21 +223,7 @@ class Flows(Generic[L]):
                     # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
-            call = self._call(spec, token, holder, channel, besides)
-
-    def _call(
-        self,
-        spec: LockSpec,
-        token: str,
-        holder: Holder,
-        channel: str | None,
-        besides: Besides | None,
-    ) -> Call:
-        """Who has no channel yet asks without queueing."""
-        alive = ALIVE if channel else 0.0
-        return self.verbs.acquire(
-            spec, token, holder, alive=alive, channel=channel or "-", besides=besides
-        )
+            call = self.question(ask, channel)
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if lease.is_foreign():
@@ -223,15 +248,29 @@ class Flows(Generic[L]):
         if lost.stops:
             lease.request_stop()
 
-    def release(
-        self, lease: L, *, keep: float = 0.0, keep_as: str = "", marks: Sequence[Mark] = ()
-    ) -> Flow[bool]:
-        """``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb."""
-        if lease.is_foreign() or lease.state is State.RELEASED:
-            return False
-        if lease.entries > 1:
+    def release(self, lease: L, marks: Sequence[Mark] = ()) -> Flow[bool]:
+        """True if the lock was ours until now; ``marks`` as in the verb."""
+        if lease.entries > 1 and not lease.is_foreign():
             lease.entries -= 1
             return True
+        giving = self.giving(lease, marks)
+        if giving is None:
+            return False
+        try:
+            return self.given(giving, (yield giving.call))
+        except BaseException:
+            self.not_given(giving)
+            raise
+
+    def giving(
+        self, lease: L, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
+    ) -> Giving | None:
+        """From then on the lease is released; None if it was, or is not ours to release.
+
+        ``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb.
+        """
+        if lease.is_foreign() or lease.state is State.RELEASED:
+            return None
         keeper.discard(lease.token)
         if self._entered:
             self._entered = {key: one for key, one in self._entered.items() if one is not lease}
@@ -240,34 +279,38 @@ class Flows(Generic[L]):
         # Not so for short ones: nobody asks after them, and they are what most calls are about.
         past = "" if held_for >= NOTED else None
         lease.finish_release()
-        try:
-            ours: bool = yield self.verbs.release(
-                lease.name,
-                lease.token,
-                keep=keep,
-                keep_as=keep_as,
-                marks=marks,
-                past=past,
-                budget=budget_of(lease.ttl),
-            )
-        except BaseException:
-            # Not the lease's deadline: another process may have renewed it since we last heard.
-            until = now() + lease.ttl
-            until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
-            keeper.give_back(
-                lease.name,
-                lease.token,
-                self._store,
-                self.verbs,
-                until,
-                keep=keep,
-                marks=marks,
-                past=past,
-            )
-            raise
+        call = self.verbs.release(
+            lease.name,
+            lease.token,
+            keep=keep,
+            keep_as=keep_as,
+            marks=marks,
+            past=past,
+            budget=budget_of(lease.ttl),
+        )
+        return Giving(call, lease, marks, keep, past)
+
+    def given(self, giving: Giving, ours: bool) -> bool:
         if events.is_heard("released"):
-            lease.tell("released", held_for=lease.held_for, ours=ours)
+            giving.lease.tell("released", held_for=giving.lease.held_for, ours=ours)
         return ours
+
+    def not_given(self, giving: Giving) -> None:
+        """Nobody answered: the keeper goes on trying."""
+        _, lease, marks, keep, past = giving
+        # Not the lease's deadline: another process may have renewed it since we last heard.
+        until = now() + lease.ttl
+        until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
+        keeper.give_back(
+            lease.name,
+            lease.token,
+            self._store,
+            self.verbs,
+            until,
+            keep=keep,
+            marks=marks,
+            past=past,
+        )
 
     def leave(self, lease: L, failed: bool) -> Flow[None]:
         """The end of a ``hold`` block: a loss is raised unless the block raises by itself."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 from celery_locks import settings
 from celery_locks.clock import now
 from celery_locks.errors import LockConflict
-from celery_locks.flows import Flows
+from celery_locks.flows import Ask, Flows, new_token
 from celery_locks.hints import Hints
 from celery_locks.lease import Lease, OnLost, OnStop
 from celery_locks.model import (
@@ -135,7 +135,8 @@ class Locks:
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
-        answer = drive(self.flows.acquire(spec, holder, asked.get("on_lost")), self._store.perform)
+        ask: Ask[Lease] = Ask(spec, holder, new_token(), now(), asked.get("on_lost"))
+        answer = self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease):
             answer.on_stop = asked.get("on_stop")

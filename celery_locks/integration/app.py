@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from celery_locks import settings
+from celery_locks.flows import Ask
+from celery_locks.lease import Lease
 from celery_locks.locks import Locks
+from celery_locks.model import Conflict
 from celery_locks.settings import Settings
 from celery_locks.store.base import Store
+from celery_locks.store.verbs import Done, Mark
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -18,6 +22,25 @@ class AppLocks(Locks):
     """Locks with what tasks need beyond everybody's."""
 
     settings: Settings
+
+    def take(self, ask: Ask[Lease]) -> Lease | Conflict | Done:
+        if ask.spec.wait:
+            return self.follow(self.flows.acquire(ask))
+        try:
+            answer = self._store.perform(self.flows.question(ask))
+            return self.flows.answered(ask, answer, ask.began)
+        except BaseException as error:
+            self.flows.unanswered(ask, error)
+            raise
+
+    def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
+        giving = self.flows.giving(lease, marks, keep, keep_as)
+        if giving:
+            try:
+                self.flows.given(giving, self._store.perform(giving.call))
+            except BaseException:
+                self.flows.not_given(giving)
+                raise
 
     @property
     def keeper_store(self) -> Store:
@@ -46,11 +69,8 @@ def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:
     return before
 
 
-_unlocked_by = 0
-
-
-def tasks_run_unlocked() -> bool:
-    return _unlocked_by > 0
+# How many blocks of ``unlocked_tasks`` this process is in.
+unlocked_by = 0
 
 
 @contextmanager
@@ -59,9 +79,9 @@ def unlocked_tasks() -> Iterator[None]:
 
     Of the whole process and not of a context: a worker that a test runs in a thread is meant too.
     """
-    global _unlocked_by
-    _unlocked_by += 1
+    global unlocked_by
+    unlocked_by += 1
     try:
         yield
     finally:
-        _unlocked_by -= 1
+        unlocked_by -= 1

@@ -19,7 +19,7 @@ from celery_locks import logs
 from celery_locks import options as lock_options
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable, LockUsageError
-from celery_locks.flows import new_token
+from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import KeptElsewhere, RaisedHere, interrupter_here
@@ -151,17 +151,18 @@ class Execution:
         kept_elsewhere = bool(given) and given["keeper"] != os.getpid()
         self.token = given["token"] if given else new_token()
         self._interrupter = interrupter_here()
-        flow = self.locks.flows.acquire(
+        ask = Ask(
             self.options.spec.named(name),
             self.holder,
+            self.token,
+            now(),
             self._interrupter.lost,
-            token=self.token,
-            lease_class=KeptElsewhere if kept_elsewhere else Lease,
-            kept_elsewhere=kept_elsewhere,
-            besides=self._besides(name),
-            policy=self.options.on_conflict,
+            KeptElsewhere if kept_elsewhere else Lease,
+            kept_elsewhere,
+            self._besides(name),
+            self.options.on_conflict,
         )
-        return self.locks.follow(flow)
+        return self.locks.take(ask)
 
     def _besides(self, name: str) -> Besides | None:
         """What more there is to say; of most messages nothing."""
@@ -294,9 +295,7 @@ class Execution:
             marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
         try:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
-            self.locks.follow(
-                self.locks.flows.release(lease, keep=keep, keep_as=keep_as, marks=marks)
-            )
+            self.locks.give_back(lease, marks, keep, keep_as)
         except LockUnavailable as error:
             logs.owed(lease.name, error)
 

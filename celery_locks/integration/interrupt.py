@@ -114,7 +114,18 @@ def interrupter_here() -> Interrupter:
 
 
 def _is_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+    return threading.get_ident() == _main_thread
+
+
+_main_thread = threading.main_thread().ident
+
+
+def _after_fork() -> None:
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 # Main thread: prefork children and solo.
@@ -153,7 +164,7 @@ class _MainThread(Interrupter):
 
     def _deliver(self, word: Word) -> None:
         if not _is_main_thread():
-            signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+            signal.pthread_kill(_main_thread or 0, SIGNAL)
 
 
 def _due(lease: Lease) -> float:

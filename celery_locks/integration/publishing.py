@@ -31,7 +31,9 @@ from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
 from celery_locks import events, logs, policy
+from celery_locks.clock import now
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
+from celery_locks.flows import Ask
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import lock_name
@@ -152,14 +154,15 @@ class _Publication:
             extra=self._extra(),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
-        flow = self.locks.flows.acquire(
+        ask: Ask[Lease] = Ask(
             spec,
             holder,
-            token=queued_token(self.options["task_id"]),
+            queued_token(self.options["task_id"]),
+            now(),
             kept_elsewhere=True,
             besides=Besides(replaces=replaces) if replaces else None,
         )
-        answer = self.locks.follow(flow)
+        answer = self.locks.take(ask)
         assert isinstance(answer, Lease | Conflict)
         return answer
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from celery import Task, signals
 
 from celery_locks import options as lock_options
+from celery_locks.integration import app as apps
 from celery_locks.integration import remote, task_events
-from celery_locks.integration.app import locks_of, tasks_run_unlocked
+from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import (
     Execution,
     Unlocked,
@@ -93,7 +94,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
-        if tasks_run_unlocked():
+        if apps.unlocked_by:
             return _UNLOCKED
         settings = locks_of(self.app).settings.task
         if said_by_call:

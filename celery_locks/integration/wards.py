@@ -99,8 +99,7 @@ class Message:
     @classmethod
     def of(cls, request: Any) -> Message | None:
         channel = getattr(request.message, "channel", None)
-        late = request.task.acks_late and hasattr(channel, "unacked_index_key")
-        return cls(request) if late else None
+        return cls(request) if hasattr(channel, "unacked_index_key") else None
 
     def keep_invisible(self) -> None:
         self.due = math.inf if self._request.acknowledged else now() + self.interval
@@ -154,7 +153,8 @@ class Wards:
             return  # the task itself will say so, in its result
         if not options.enabled:
             return
-        message = Message.of(request) if locks.settings.keep_invisible else None
+        keeps = task.acks_late and locks.settings.keep_invisible
+        message = Message.of(request) if keeps else None
         if not children and not message:
             return
         due = now() + options.ttl / 3 if children else math.inf
@@ -174,8 +174,9 @@ class Wards:
 
     def ended(self, token: str) -> None:
         """The task ended in a way that ran its ``finally``: the child has released."""
-        self._wards.pop(token, None)
-        keeper.discard(token)
+        ward = self._wards.pop(token, None)
+        if ward and ward.name:  # else the keeper has not got it, or looks once more (_found)
+            keeper.discard(token)
 
     def died(self, token: str) -> None:
         """Celery says that the process is gone; the pidfd usually said so before."""

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from celery_locks.aio import AsyncLocks
+from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
-from celery_locks.flows import new_token
+from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, LockSpec, this_process
@@ -76,7 +77,7 @@ class _BufferFlows:
         place = self._place(user)
         flows: Any = self._faces.flows
         spec = LockSpec(place.name, self._ttl, wait=wait)
-        lease = yield from flows.acquire(spec, this_process())
+        lease = yield from flows.acquire(Ask(spec, this_process(), new_token(), now()))
         if isinstance(lease, Conflict):
             return None
         try:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from celery_locks import events, keys, logs
 from celery_locks.aio import AsyncLocks
+from celery_locks.clock import now
 from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
+from celery_locks.flows import Ask, new_token
 from celery_locks.lease import BaseLease, State
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, LockSpec, this_process
@@ -158,7 +160,9 @@ def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
 def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLease | Repeat]:
     """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
     flows: Any = locks.flows
-    answer = yield from flows.acquire(spec, this_process(), besides=Besides(once=once.question))
+    besides = Besides(once=once.question)
+    ask: Ask[Any] = Ask(spec, this_process(), new_token(), now(), besides=besides)
+    answer = yield from flows.acquire(ask)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     if isinstance(answer, Done):

@@ -156,6 +156,7 @@ class Verbs:
             raise LockUsageError(f"shards is {shards!r}; it must be a whole number from 1")
         self.prefix = prefix
         self.roots = [f"{prefix}:{{{shard}}}:" for shard in range(shards)]
+        self._only_root = self.roots[0] if shards == 1 else ""
 
     def root(self, name: str) -> str:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
@@ -168,10 +169,10 @@ class Verbs:
         spec: LockSpec,
         token: str,
         holder: Holder,
+        besides: Besides | None = None,
         *,
         alive: float = 0,
         channel: str = "-",
-        besides: Besides | None = None,
     ) -> Call:
         """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``."""
         name, ttl, limit, _, _ = spec
@@ -188,7 +189,8 @@ class Verbs:
                 return reply
             return TookPlace(reply[1]) if reply[0] == b"replaced" else _refused(spec, reply)
 
-        return Call(scripts.ACQUIRE, self.root(name), args, parse, budget_of(ttl))
+        root = self._only_root or self.root(name)
+        return Call(scripts.ACQUIRE, root, args, parse, min(ttl / 3, CALL_LIMIT))
 
     def release(
         self,
@@ -214,7 +216,7 @@ class Verbs:
                 args += (mark, value, _ms(ttl))
             if past is not None:
                 args += (past,)
-        return Call(scripts.RELEASE, self.root(name), args, bool, budget)
+        return Call(scripts.RELEASE, self._only_root or self.root(name), args, bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
         """A message that was replaced: for so long it does not run when it comes."""
@@ -349,11 +351,14 @@ def ended(holder: Holder, ttl: float) -> Mark:
 
 
 def _job(holder: Holder) -> str:
-    return _job_of(holder.task_id) if holder.task_id else "-"
+    task_id = holder.task_id
+    if task_id and _is_plain(task_id):
+        return "j" + task_id
+    return _job_of(task_id) if task_id else "-"
 
 
 def _job_of(task_id: str) -> str:
-    return "j" + (task_id if _is_plain(task_id) else quote(task_id, safe=""))
+    return "j" + quote(task_id, safe="")
 
 
 # As nearly every task id is; what quote() would leave alone.

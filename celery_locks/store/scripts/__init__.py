@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from importlib.resources import files
+from itertools import chain
 
 from celery_locks.store.resp import Arg, pack, pack_args
 
@@ -15,7 +16,7 @@ class Script:
         """``before``: texts put in front of it, after ``common.lua`` unless it needs none."""
         self.verb = verb
         self._parts = (*(("common",) if common else ()), *before, verb)
-        self._heads: dict[tuple[str, int], bytes] = {}
+        self._forms: dict[tuple[str, int], str] = {}
         self._text = ""
         self._sha = ""
 
@@ -36,13 +37,20 @@ class Script:
         return self._sha
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        """EVALSHA; its head is the same for every call with this shard and number of arguments."""
-        head = self._heads.get((root, len(args)))
-        if head is None:
-            head = self._head("EVALSHA", self.sha, root, len(args))
-            if len(self._heads) < 256:
-                self._heads[root, len(args)] = head
-        return head + pack_args(args)
+        """EVALSHA; its form is the same for every call with this shard and number of arguments."""
+        form = self._forms.get((root, len(args))) or self._form(root, len(args))
+        texts = [*map(str, args)]
+        packed = form % (*chain.from_iterable(zip(map(len, texts), texts, strict=True)),)
+        if packed.isascii():
+            return packed.encode()
+        return self._head("EVALSHA", self.sha, root, len(args)) + pack_args(args)
+
+    def _form(self, root: str, args: int) -> str:
+        head = self._head("EVALSHA", self.sha, root, args).decode().replace("%", "%%")
+        form = head + "$%d\r\n%s\r\n" * args
+        if len(self._forms) < 256:
+            self._forms[root, args] = form
+        return form
 
     def by_text(self, root: str, args: tuple[Arg, ...]) -> bytes:
         """EVAL, which also leaves the script on the server for the next EVALSHA."""
