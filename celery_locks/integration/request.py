@@ -24,12 +24,7 @@ from celery_locks.integration.wards import wards
 class LockRequest(Request):  # type: ignore[misc]
     """A request whose task may hold a lock."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.lock_token = new_token()
-        given = {"token": self.lock_token, "keeper": os.getpid()}
-        properties = self._request_dict.get("properties") or {}
-        self._request_dict["properties"] = {**properties, HEADER: given}
+    lock_token = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -63,6 +58,10 @@ class LockRequest(Request):  # type: ignore[misc]
 def _dispatching(original: Any) -> Any:
     @functools.wraps(original)
     def execute_using_pool(self: LockRequest, pool: Any, **kwargs: Any) -> Any:
+        token = self.lock_token = new_token()
+        told = self._request_dict
+        given = {HEADER: {"token": token, "keeper": os.getpid()}}
+        told["properties"] = {**(told.get("properties") or {}), **given}
         # Before the child can have it: while the main process is busy it may not hear "accepted".
         wards.add(self, children=_has_children(pool))
         try:
