@@ -1,15 +1,19 @@
 """No-op tasks a second, from publish to result: plain Celery, ours, the recipe and the peers.
 
 All run on one server, each in its own environment with its own worker; the others idle while one
-is timed. A round times each of them once, and a ratio is taken within its round, so that what else
-the machine does meanwhile falls on both sides of it. On a busy machine the processor time that a
-task takes, in its caller, server and worker together, says more than the clock: it is given too.
+is timed. A round times each of them once, in an order drawn by lot and each after a few tasks that
+do not count (whoever has idled starts slowly), and a ratio is taken within its round, so that what
+else the machine does meanwhile falls on both sides of it. One process is faster than its like for
+as long as it lives, by where its memory came to lie: so there are several generations of workers.
+On a busy machine the processor time that a task takes, in its caller, server and worker together,
+says more than the clock: it is given too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from random import Random
 from typing import NamedTuple
 
 from benchmarks.peers import (
@@ -29,7 +33,8 @@ from benchmarks.timing import p50
 from celery_locks.testing.servers import EmbeddedServer
 
 POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
-ROUNDS, WARM_UP = 31, 60
+GENERATIONS, ROUNDS, WARM_UP = 5, 8, 60
+RUN_UP = 20
 # As many tasks a round as fit into this, but no more than that.
 ROUND_SECONDS, MOST = 0.35, 120
 
@@ -51,12 +56,14 @@ def run(server: EmbeddedServer) -> Report:
     outcomes: dict[str, Outcome] = {}
     absent: dict[str, str] = {}
     threads: dict[str, int] = {}
+    lots = Random(1)
     for pool, words in POOLS.items():
-        with contenders(CANDIDATES, server, words) as (ready, missing):
-            absent |= missing
-            outcomes[pool] = _measure(ready)
-            if not threads:
-                threads = {one.name: threads_of(one.worker.pid) for one in ready}
+        outcome = outcomes[pool] = {}
+        for _ in range(GENERATIONS):
+            with contenders(CANDIDATES, server, words) as (ready, missing):
+                absent |= missing
+                _measure(ready, outcome, lots)
+                threads = threads or {one.name: threads_of(one.worker.pid) for one in ready}
     _fill(report, outcomes, absent)
     _judge(report, outcomes)
     report.at_most("commands to the lock server a locked task", 2, _commands_a_task(server))
@@ -65,17 +72,15 @@ def run(server: EmbeddedServer) -> Report:
     return report
 
 
-def _measure(ready: Sequence[Contender]) -> Outcome:
+def _measure(ready: Sequence[Contender], outcome: Outcome, lots: Random) -> None:
     counts = {one.name: _count(one) for one in ready}
-    outcome = {one.name: Figures([], []) for one in ready}
-    for number in range(ROUNDS):
-        # Every other round backwards: who comes first must not always be the same.
-        for one in ready if number % 2 else reversed(ready):
-            count, figures = counts[one.name], outcome[one.name]
+    for _ in range(ROUNDS):
+        for one in lots.sample(ready, len(ready)):
+            count, figures = counts[one.name], outcome.setdefault(one.name, Figures([], []))
+            one.ask("done", min(RUN_UP, count))
             spent = one.processor_time()
             figures.rates.append(count / one.ask("done", count))
             figures.costs.append((one.processor_time() - spent) / count)
-    return outcome
 
 
 def _count(one: Contender) -> int:
@@ -143,5 +148,6 @@ def _surroundings(before: str, absent: dict[str, str]) -> str:
         "a key for each call. celery-heimdall waits a second in each task for the lock that its "
         "own message holds. "
         f"Load when it began: {before}; when it ended: {load()}. Rates are medians of {ROUNDS} "
-        "rounds, ratios medians of the ratios within each round."
+        f"rounds with each of {GENERATIONS} generations of workers, ratios medians of the ratios "
+        "within each round."
     )

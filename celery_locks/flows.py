@@ -4,9 +4,9 @@ Each is a generator that yields effects (``store/base.py``) and is driven by ``L
 ``AsyncLocks`` (awaited). The paths where something goes wrong between question and answer are
 here too: whatever may have been taken without anybody knowing is handed to the keeper to give back.
 
-Acquiring without waiting, and releasing, are a question and its answer each. They have their parts
-apart (``question``, ``answered``, ``unanswered``; ``giving``, ``given``, ``not_given``), for tasks:
-one that has run for a moment only spends a good deal of it in generators.
+Acquiring without waiting, and releasing, are one call each. What comes before and after it stands
+apart (``answered``, ``unanswered``; ``giving``, ``given``, ``not_given``), for tasks: those that
+run for a moment only would spend a good part of it in generators.
 """
 
 from __future__ import annotations
@@ -128,21 +128,14 @@ class Flows(Generic[L]):
             if ask.spec.wait:
                 answer, sent_at, granted = yield from self._stand_in_line(ask)
                 return self.answered(ask, answer, sent_at, granted)
-            return self.answered(ask, (yield self.question(ask)), ask.began)
+            call = self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
+            return self.answered(ask, (yield call), ask.began)
         except BaseException as error:
             self.unanswered(ask, error)
             raise
         finally:
             if ask.spec.wait:
                 self._unlisten(ask.token)
-
-    def question(self, ask: Ask[L], channel: str | None = None) -> Call:
-        """Who has no channel asks without queueing."""
-        if channel:
-            return self.verbs.acquire(
-                ask.spec, ask.token, ask.holder, ask.besides, alive=ALIVE, channel=channel
-            )
-        return self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
 
     def answered(
         self,
@@ -201,7 +194,7 @@ class Flows(Generic[L]):
         patience_ends = ask.began + spec.wait
         root, budget = self.verbs.root(spec.name), budget_of(spec.ttl)
         channel: str | None = yield Listen(root, token, connect=False, budget=budget)
-        call = self.question(ask, channel)
+        call = self._call(ask, channel)
         while True:
             sent_at = now()
             answer = yield call
@@ -223,7 +216,18 @@ class Flows(Generic[L]):
                     # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
-            call = self.question(ask, channel)
+            call = self._call(ask, channel)
+
+    def _call(self, ask: Ask[L], channel: str | None) -> Call:
+        """Who has no channel yet asks without queueing."""
+        return self.verbs.acquire(
+            ask.spec,
+            ask.token,
+            ask.holder,
+            ask.besides,
+            alive=ALIVE if channel else 0.0,
+            channel=channel or "-",
+        )
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if lease.is_foreign():

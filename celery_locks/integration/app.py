@@ -27,7 +27,8 @@ class AppLocks(Locks):
         if ask.spec.wait:
             return self.follow(self.flows.acquire(ask))
         try:
-            answer = self._store.perform(self.flows.question(ask))
+            call = self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
+            answer = self._store.perform(call)
             return self.flows.answered(ask, answer, ask.began)
         except BaseException as error:
             self.flows.unanswered(ask, error)

@@ -113,18 +113,21 @@ class LockedTask(_TypedTask[P, R_co]):
         request = self.request
         # Set where this very task runs already and its body calls it directly.
         running = request.get("celery_locks_execution")
-        if not request.called_directly and not running:
-            return self._execute(request, args, kwargs, None)
-        self.push_request(args=args, kwargs=kwargs)
-        try:
-            return self._execute(self.request, args, kwargs, running)
-        finally:
-            self.pop_request()
-
-    def _execute(self, request: Any, args: Any, kwargs: Any, within: Execution | None) -> R_co:
-        execution = request.celery_locks_execution = Execution(self, request, args, kwargs, within)
+        if request.called_directly or running:
+            return self._call_directly(args, kwargs, running)
+        execution = request.celery_locks_execution = Execution(self, request, args, kwargs)
         result: R_co = execution.run(self._body)
         return result
+
+    def _call_directly(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
+        self.push_request(args=args, kwargs=kwargs)
+        try:
+            execution = Execution(self, self.request, args, kwargs, within)
+            self.request.celery_locks_execution = execution
+            result: R_co = execution.run(self._body)
+            return result
+        finally:
+            self.pop_request()
 
     @property
     def _body(self) -> Any:
