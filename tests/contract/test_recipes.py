@@ -95,6 +95,19 @@ def test_idempotent_repeat_gets_the_saved_result(locks: Locks) -> None:
     assert locks.info("pay:1") is None
 
 
+def test_idempotent_key_may_name_a_keyword_that_kwargs_took_up(locks: Locks) -> None:
+    """The template is taken where it is written, so a call must find the value too."""
+    work = Counter()
+
+    @idempotent(locks, key="pay:{order}")
+    def pay(**details: Any) -> None:
+        work()
+
+    pay(order=1, note="a")
+    pay(order=1, note="b")
+    assert work.runs == 1
+
+
 def test_idempotent_none_is_a_result(locks: Locks) -> None:
     work = Counter()
     pay = made_once(locks, work)

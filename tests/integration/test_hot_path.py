@@ -59,6 +59,5 @@ def test_commands_of_a_short_task(server: EmbeddedServer, locks: Locks) -> None:
     assert cost(server, locks, verbs.release("a", "t")) == {
         "exists": 1,
         "hdel": 1,
-        "time": 1,
         "zrem": 2,
     }

@@ -201,6 +201,22 @@ def test_a_template_names_a_keyword_that_kwargs_took_up() -> None:
     assert filled("{customer}:{kwargs[customer]}:{args[0]}", **known) == "7:7:1"
 
 
+@pytest.mark.parametrize(
+    "template", ["i:{invoice}", "{invoice}{dry}", "100%:{invoice}%s", "{dry!r}", "{note:>5}", "no"]
+)
+@pytest.mark.parametrize("value", [7, True, "x", 'a "quoted" one', "%s", 1.5, None, A_UUID, [1]])
+def test_the_short_way_to_a_name_leads_to_the_same(template: str, value: Any) -> None:
+    """Most calls are positional and plain; what they are called must not depend on that."""
+
+    def task(invoice: Any, dry: Any, note: Any) -> None: ...
+
+    parameters = keys.Parameters(task)
+    long_way = keys.from_template(template, {"invoice": value, "dry": 1, "note": "n"})
+    for _ in range(2):
+        assert parameters.name(template, (value, 1, "n"), {}) == long_way
+        assert parameters.name(template, (value, 1), {"note": "n"}) == long_way
+
+
 def test_a_function_may_make_the_name() -> None:
     assert keys.from_callable(lambda n, **_: f"n:{n}", (1,), {"other": 2}) == "n:1"
     for answer in (None, "", 3):

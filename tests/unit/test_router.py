@@ -50,9 +50,9 @@ class Talk:
         self.sent: list[Exchange] = []
         self.pauses: list[float] = []
 
-    def run(self, *answers: Any, budget: float = 3.0) -> Any:
+    def run(self, *answers: Any, budget: float = 3.0, failed: Any = None) -> Any:
         left = list(answers)
-        steps = self.router.conversation(call(budget))
+        steps = self.router.conversation(call(budget), self.clock.time + budget, failed)
         try:
             step = next(steps)
             while True:
@@ -71,6 +71,23 @@ class Talk:
     @property
     def places(self) -> list[str]:
         return [exchange.address[0] for exchange in self.sent]
+
+
+def test_a_first_try_that_the_store_made_counts(clock: Clock) -> None:
+    """It asks once more, with all the time that is left, and no oftener than otherwise."""
+    talk = Talk(SINGLE, clock)
+    assert talk.run(7, failed=WireError("closed")) == ("parsed", 7)
+    assert [e.deadline for e in talk.sent] == [103.0]
+    talk = Talk(SINGLE, clock)
+    with pytest.raises(LockUnavailable, match="in 2 tries: again"):
+        talk.run(WireError("again"), failed=WireError("closed"))
+    assert len(talk.sent) == 1
+
+
+def test_a_first_try_that_met_no_script_is_repeated_with_its_text(clock: Clock) -> None:
+    talk = Talk(SINGLE, clock)
+    assert talk.run(7, failed=ErrorReply("NOSCRIPT No matching script")) == ("parsed", 7)
+    assert [e.data for e in talk.sent] == [INFO.by_text(ROOT, ("name",))]
 
 
 def test_answer_is_parsed(clock: Clock) -> None:

@@ -24,7 +24,7 @@ local held = root .. 'h:' .. name
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
 local function forget_lapsed_names()
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - FORGET_MS, 'LIMIT', 0, 2)) do
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now() - FORGET_MS, 'LIMIT', 0, 2)) do
     for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
       -- pcall: a foreign value under our key is not ours to delete.
       local gone = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -41,7 +41,7 @@ end
 
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 if not holders[1] and not ARGV[6] then
-  local fence = grant(name, token, now + ttl, rest)
+  local fence = grant(name, token, now() + ttl, rest)
   forget_lapsed_names()
   return fence
 end
@@ -71,7 +71,7 @@ local function begin()
 end
 
 local function take(since)
-  local fence = grant(name, token, now + ttl, rest, nil, since)
+  local fence = grant(name, token, now() + ttl, rest, nil, since)
   begin()
   forget_lapsed_names()
   return fence
@@ -89,8 +89,8 @@ if not holders[1] then return take() end
 
 -- The same token asks again: its reply was lost, or it was handed the lock and confirms.
 local function again()
-  redis.call('ZADD', index, 'GT', now + ttl, name)
-  redis.call('ZADD', held, now + ttl, token)
+  redis.call('ZADD', index, 'GT', now() + ttl, name)
+  redis.call('ZADD', held, now() + ttl, token)
   begin()
   return tonumber(redis.call('HGET', records, token):match('^%d+'))
 end
@@ -113,7 +113,7 @@ local function kin(holders)
   local mine = tonumber(record(token):match('^%d+') or 0)
   for i = 1, #holders, 2 do
     local fence, theirs, tries = record(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
-    if theirs == job and holders[i] ~= token and tonumber(holders[i + 1]) > now then
+    if theirs == job and holders[i] ~= token and tonumber(holders[i + 1]) > now() then
       if tonumber(tries) < attempt then former = former or holders[i]
       elseif mine == 0 or tonumber(fence) < mine then twin = twin or {holders[i], holders[i + 1]} end
     end
@@ -125,8 +125,8 @@ end
 local function enqueue()
   local queue = root .. 'q:' .. name
   local ticket = redis.call('ZSCORE', queue, token)
-  redis.call('HSET', records, token, '0 ' .. (now + alive) .. ' ' .. rest)
-  redis.call('ZADD', index, 'GT', now + alive, name)
+  redis.call('HSET', records, token, '0 ' .. (now() + alive) .. ' ' .. rest)
+  redis.call('ZADD', index, 'GT', now() + alive, name)
   if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
   ticket = next_number()
   redis.call('ZADD', queue, ticket, token)
@@ -149,7 +149,7 @@ local function busy(holders, queues)
   else
     position, ticket = redis.call('ZCARD', root .. 'q:' .. name) + 1, 0
   end
-  local reply = {'busy', holders[2] - now, position, now, ticket}
+  local reply = {'busy', holders[2] - now(), position, now(), ticket}
   for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
@@ -173,7 +173,7 @@ for i = 1, #holders, 2 do
   end
 end
 local room = #holders / 2 < limit
-while holders[1] and tonumber(holders[2]) <= now do
+while holders[1] and tonumber(holders[2]) <= now() do
   note_past('lapsed', name, holders[1], holders[2], LAPSED)
   free(table.remove(holders, 1))
   table.remove(holders, 1)
@@ -201,7 +201,7 @@ if ARGV[6] and ARGV[9] ~= '' and redis.call('ZSCORE', held, ARGV[9]) then
   end
 end
 if former then
-  note_past('held', name, former, now, 'its next attempt took it over')
+  note_past('held', name, former, now(), 'its next attempt took it over')
   free(former)
 end
 if my_turn or former then redis.call('ZREM', root .. 'q:' .. name, token) end

@@ -23,5 +23,5 @@ end
 
 local function is_held(name, token)
   local expiry = redis.call('ZSCORE', root .. 'h:' .. name, token)
-  return expiry and tonumber(expiry) > now
+  return expiry and tonumber(expiry) > now()
 end

@@ -22,9 +22,17 @@
 
 local root = KEYS[1]
 local records, index = root .. 'records', root .. 'index'
-local clock = redis.call('TIME')
-local micros = clock[1] * 1000000 + clock[2]
-local now = math.floor(micros / 1000)
+
+-- This server's clock, asked once, and by a call that needs it only: most releases do not.
+local moment
+local function micros()
+  if not moment then
+    local clock = redis.call('TIME')
+    moment = clock[1] * 1000000 + clock[2]
+  end
+  return moment
+end
+local function now() return math.floor(micros() / 1000) end
 
 -- What a waiter is granted at first: so long it has to renew before the next in line is asked.
 -- verbs.py knows the same number.
@@ -69,9 +77,9 @@ end
 
 -- The hybrid clock: strictly increasing, and past anything given before a restart or a FLUSHALL.
 local function next_number()
-  local key = root .. 'fence'
-  local last = tonumber(redis.call('SET', key, string.format('%.0f', micros), 'GET') or 0)
-  if micros > last then return micros end
+  local key, number = root .. 'fence', micros()
+  local last = tonumber(redis.call('SET', key, string.format('%.0f', number), 'GET') or 0)
+  if number > last then return number end
   redis.call('SET', key, string.format('%.0f', last + 1))
   return last + 1
 end
@@ -80,14 +88,14 @@ end
 local function grant(name, token, expiry, rest, fence, since)
   fence = fence or next_number()
   redis.call('ZADD', index, 'GT', expiry, name)
-  redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, since or now) .. rest)
+  redis.call('HSET', records, token, string.format('%.0f %.0f ', fence, since or now()) .. rest)
   redis.call('ZADD', root .. 'h:' .. name, expiry, token)
   return fence
 end
 
 local function drop_lapsed(name)
   local held = root .. 'h:' .. name
-  local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'WITHSCORES')
+  local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now(), 'WITHSCORES')
   for i = 1, #lapsed, 2 do
     redis.call('ZREM', held, lapsed[i])
     note_past('lapsed', name, lapsed[i], lapsed[i + 1], LAPSED)
@@ -110,13 +118,13 @@ local function hand_over(name, self)
     if limit and taken >= tonumber(limit) then break end
     if head == self then return taken, true end
     redis.call('ZREM', queue, head)
-    local heard = alive and tonumber(alive) > now and 1 or 0
+    local heard = alive and tonumber(alive) > now() and 1 or 0
     local fence = heard == 1 and next_number()
     if heard == 1 and channel ~= '-' then
       heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', head, fence))
     end
     if heard ~= 0 then
-      grant(name, head, now + CLAIM_MS, rest, fence)
+      grant(name, head, now() + CLAIM_MS, rest, fence)
       taken = taken + 1
       if taken >= tonumber(limit) then break end
     elseif alive then

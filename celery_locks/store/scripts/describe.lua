@@ -3,7 +3,7 @@
 -- with the living only, holders first by expiry, waiters in line.
 
 local function describe(name)
-  local held = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now, '+inf', 'WITHSCORES')
+  local held = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now(), '+inf', 'WITHSCORES')
   local out = {name, #held / 2}
   local function add(token, score, record)
     out[#out + 1] = token
@@ -17,7 +17,7 @@ local function describe(name)
   for i = 1, #queue, 2 do
     local record = redis.call('HGET', records, queue[i]) or ''
     local alive = record:match('^0 (%d+) ')
-    if alive and tonumber(alive) > now then add(queue[i], queue[i + 1], record) end
+    if alive and tonumber(alive) > now() then add(queue[i], queue[i + 1], record) end
   end
   return out
 end

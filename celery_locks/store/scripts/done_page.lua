@@ -3,7 +3,7 @@
 -- returns {next cursor ('0' at the end), now, [name, ms left, mark cut to 120 bytes, its size]...}
 
 local page = redis.call('ZSCAN', root .. 'done', ARGV[1], 'COUNT', ARGV[2])
-local reply = {page[1], now}
+local reply = {page[1], now()}
 for i = 1, #page[2], 2 do
   local key = root .. 'o:' .. page[2][i]
   local left = redis.call('PTTL', key)

@@ -7,12 +7,12 @@
 
 local name = ARGV[1]
 local held = root .. 'h:' .. name
-local reply, gone = {now}, {}
+local reply, gone = {now()}, {}
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 for i = 1, #holders, 2 do
   if ARGV[2] == '' or ARGV[2] == holders[i] then
     gone[#gone + 1] = holders[i]
-    if tonumber(holders[i + 1]) > now then
+    if tonumber(holders[i + 1]) > now() then
       reply[#reply + 1] = holders[i]
       reply[#reply + 1] = holders[i + 1]
       reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''

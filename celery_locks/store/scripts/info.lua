@@ -2,4 +2,4 @@
 -- ARGV 1 name
 -- returns {now, describe(name)}
 
-return {now, describe(ARGV[1])}
+return {now(), describe(ARGV[1])}

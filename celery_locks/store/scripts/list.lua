@@ -3,9 +3,9 @@
 -- returns {next cursor ('0' at the end), now, describe(name)...}
 
 local page = redis.call('ZSCAN', index, ARGV[1], 'COUNT', ARGV[2])
-local reply = {page[1], now}
+local reply = {page[1], now()}
 for i = 1, #page[2], 2 do
-  if tonumber(page[2][i + 1]) > now then
+  if tonumber(page[2][i + 1]) > now() then
     local lock = describe(page[2][i])
     if #lock > 2 then reply[#reply + 1] = lock end
   end

@@ -19,8 +19,8 @@ local function leave_mark(mark, value, ms, token)
   end
   redis.call('SET', key, value, 'PX', ms)
   if not name then return end
-  redis.call('ZADD', root .. 'done', now + ms, name)
-  local old = redis.call('ZRANGEBYSCORE', root .. 'done', '-inf', now, 'LIMIT', 0, 2)
+  redis.call('ZADD', root .. 'done', now() + ms, name)
+  local old = redis.call('ZRANGEBYSCORE', root .. 'done', '-inf', now(), 'LIMIT', 0, 2)
   if #old > 0 then redis.call('ZREM', root .. 'done', unpack(old)) end
 end
 

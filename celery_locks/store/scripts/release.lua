@@ -21,15 +21,15 @@ end
 
 local keep = tonumber(ARGV[3])
 for i = 5, #ARGV - 2, 3 do leave_mark(ARGV[i], ARGV[i + 1], ARGV[i + 2], token) end
-if #ARGV % 3 == 2 and was_held == 1 then note_past('held', name, token, now, ARGV[#ARGV]) end
+if #ARGV % 3 == 2 and was_held == 1 then note_past('held', name, token, now(), ARGV[#ARGV]) end
 local record = keep > 0 and was_held == 1 and redis.call('HGET', records, token)
 redis.call('HDEL', records, token)
 if record then
   -- Kept under another token, so that a renewal still on its way cannot lengthen it.
   local kept = ARGV[4] ~= '' and ARGV[4] or '-' .. token
   redis.call('HSET', records, kept, record)
-  redis.call('ZADD', index, 'GT', now + keep, name)
-  redis.call('ZADD', held, now + keep, kept)
+  redis.call('ZADD', index, 'GT', now() + keep, name)
+  redis.call('ZADD', held, now() + keep, kept)
   return 1
 end
 pass_on(name)

@@ -8,8 +8,8 @@ local held, stops = root .. 'h:' .. ARGV[1], root .. 'stops'
 for _, token in ipairs(redis.call('HKEYS', stops)) do
   if redis.call('HEXISTS', records, token) == 0 then redis.call('HDEL', stops, token) end
 end
-local reply = {now}
-local holders = redis.call('ZRANGEBYSCORE', held, '(' .. now, '+inf', 'WITHSCORES')
+local reply = {now()}
+local holders = redis.call('ZRANGEBYSCORE', held, '(' .. now(), '+inf', 'WITHSCORES')
 for i = 1, #holders, 2 do
   if ARGV[2] == '' or ARGV[2] == holders[i] then
     redis.call('HSET', stops, holders[i], 1)

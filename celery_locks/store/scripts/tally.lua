@@ -15,9 +15,9 @@ local function count_holder(token, expiry)
     return
   end
   held = held + 1
-  oldest = math.max(oldest, now - since)
+  oldest = math.max(oldest, now() - since)
   local renewed = math.max(expiry - ttl, tonumber(since))
-  if now - renewed > ttl / 2 then stale = stale + 1 end
+  if now() - renewed > ttl / 2 then stale = stale + 1 end
 end
 
 -- Like describe.lua, which looks at the first hundred: one that died in line stays until its turn.
@@ -25,15 +25,15 @@ local function count_waiters(queue)
   local line = redis.call('ZRANGE', queue, 0, 99)
   for _, token in ipairs(line) do
     local alive = (redis.call('HGET', records, token) or ''):match('^0 (%d+) ')
-    if alive and tonumber(alive) > now then waiting = waiting + 1 end
+    if alive and tonumber(alive) > now() then waiting = waiting + 1 end
   end
   if #line == 100 then waiting = waiting + redis.call('ZCARD', queue) - 100 end
 end
 
 for i = 1, #page[2], 2 do
   local name = page[2][i]
-  if tonumber(page[2][i + 1]) > now then
-    local holders = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now, '+inf', 'WITHSCORES')
+  if tonumber(page[2][i + 1]) > now() then
+    local holders = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now(), '+inf', 'WITHSCORES')
     for j = 1, #holders, 2 do count_holder(holders[j], tonumber(holders[j + 1])) end
     count_waiters(root .. 'q:' .. name)
   end

@@ -7,7 +7,7 @@
 -- FORGET_MS: its holder may revive it.
 
 local cursor, size, removes = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local old = now - FORGET_MS
+local old = now() - FORGET_MS
 
 -- A record whose holder or waiter is not there, or has been lapsed for long.
 local function trim_record(token, record)
@@ -48,7 +48,7 @@ local function trim_stop(token)
 end
 
 local function trim_done(name, expiry)
-  if tonumber(expiry) > now then return false end
+  if tonumber(expiry) > now() then return false end
   if removes then redis.call('ZREM', root .. 'done', name) end
   return true
 end
