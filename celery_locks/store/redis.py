@@ -16,7 +16,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
-from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
+from celery_locks.store.base import Effect, Listen, Nap, adrive, drive
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
@@ -81,8 +81,10 @@ class RedisStore:
         self._channel = _channel(self._prefix)
 
     def perform(self, effect: Effect) -> Any:
-        if not isinstance(effect, Call):
-            return self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
+        if isinstance(effect, Listen):
+            return self._listen(effect)
+        if isinstance(effect, Nap):
+            return self._nap(effect)
         # Nearly always it is one exchange with a server that is known: no need for a conversation.
         call, primary = effect, self._router.primary
         wire = self._wires.get(primary) if primary else None
@@ -206,13 +208,24 @@ class AsyncRedisStore:
         return self._twin
 
     async def perform(self, effect: Effect) -> Any:
-        match effect:
-            case Call():
-                return await adrive(self._router.conversation(effect), self._step)
-            case Listen():
-                return await self._listen(effect)
-            case Nap():
-                return await self._nap(effect)
+        if isinstance(effect, Listen):
+            return await self._listen(effect)
+        if isinstance(effect, Nap):
+            return await self._nap(effect)
+        call, primary = effect, self._router.primary
+        wire = self._wires.get(primary) if primary else None
+        if wire is None:
+            return await adrive(self._router.conversation(call), self._step)
+        deadline = now() + call.budget
+        failed: ErrorReply | WireError
+        try:
+            reply = await wire.exchange(call.packed, deadline - call.budget * FIRST_LEAVES)
+            if not isinstance(reply, ErrorReply):
+                return call.parse(reply)
+            failed = reply
+        except WireError as error:
+            failed = error
+        return await adrive(self._router.conversation(call, deadline, failed), self._step)
 
     async def _step(self, step: Exchange | Pause) -> Any:
         if isinstance(step, Pause):

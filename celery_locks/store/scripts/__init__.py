@@ -8,6 +8,9 @@ from itertools import chain
 
 from celery_locks.store.resp import Arg, pack, pack_args
 
+# Calls of so many arguments have forms that are kept.
+_FEW = 16
+
 
 class Script:
     """A verb's text and digest, and the commands that call it for one shard."""
@@ -38,11 +41,12 @@ class Script:
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
         """EVALSHA; its form is the same for every call with this shard and number of arguments."""
-        form = self._forms.get((root, len(args))) or self._form(root, len(args))
-        texts = [*map(str, args)]
-        packed = form % (*chain.from_iterable(zip(map(len, texts), texts, strict=True)),)
-        if packed.isascii():
-            return packed.encode()
+        if len(args) <= _FEW:
+            form = self._forms.get((root, len(args))) or self._form(root, len(args))
+            texts = [*map(str, args)]
+            packed = form % (*chain.from_iterable(zip(map(len, texts), texts, strict=True)),)
+            if packed.isascii():
+                return packed.encode()
         return self._head("EVALSHA", self.sha, root, len(args)) + pack_args(args)
 
     def _form(self, root: str, args: int) -> str:

@@ -10,9 +10,10 @@
 redis.call('DEL', root .. 'none')
 local news, marks = {}, {'ZADD', index, 'GT'}
 local stops = root .. 'stops'
+local moment = now()
 local any_stop = redis.call('EXISTS', stops) == 1
 for i = 1, #ARGV, 3 do
-  local held, expiry = root .. 'h:' .. ARGV[i], now() + ARGV[i + 2]
+  local held, expiry = root .. 'h:' .. ARGV[i], moment + ARGV[i + 2]
   local changed = redis.pcall('ZADD', held, 'XX', 'CH', expiry, ARGV[i + 1])
   if changed == 1 or changed == 0 and redis.call('ZSCORE', held, ARGV[i + 1]) then
     marks[#marks + 1] = expiry
