@@ -79,8 +79,6 @@ class Giving(NamedTuple):
     """A lease on its way back, and what goes with it."""
 
     call: Call
-    lease: BaseLease
-    marks: Sequence[Mark]
     keep: float
     past: str | None
 
@@ -257,13 +255,12 @@ class Flows(Generic[L]):
         if lease.entries > 1 and not lease.is_foreign():
             lease.entries -= 1
             return True
-        giving = self.giving(lease, marks)
-        if giving is None:
-            return False
+        giving = None
         try:
-            return self.given(giving, (yield giving.call))
+            giving = self.giving(lease, marks)
+            return giving is not None and self.given(lease, (yield giving.call))
         except BaseException:
-            self.not_given(giving)
+            self.not_given(lease, giving, marks)
             raise
 
     def giving(
@@ -292,16 +289,20 @@ class Flows(Generic[L]):
             past=past,
             budget=budget_of(lease.ttl),
         )
-        return Giving(call, lease, marks, keep, past)
+        return Giving(call, keep, past)
 
-    def given(self, giving: Giving, ours: bool) -> bool:
+    def given(self, lease: L, ours: bool) -> bool:
         if events.is_heard("released"):
-            giving.lease.tell("released", held_for=giving.lease.held_for, ours=ours)
+            lease.tell("released", held_for=lease.held_for, ours=ours)
         return ours
 
-    def not_given(self, giving: Giving) -> None:
-        """Nobody answered: the keeper goes on trying."""
-        _, lease, marks, keep, past = giving
+    def not_given(
+        self, lease: L, giving: Giving | None, marks: Sequence[Mark], keep: float = 0.0
+    ) -> None:
+        """Nobody answered, or a time limit struck on the way to the call: the keeper tries on."""
+        if lease.is_foreign():
+            return
+        keep, past = (giving.keep, giving.past) if giving else (keep, None)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))

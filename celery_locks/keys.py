@@ -28,6 +28,7 @@ _HEAD = 150
 
 # What ``%s`` makes of it is its stable text.
 _PLAIN = frozenset({str, int})
+_MOST_PLANS = 64
 _FORMATTER = string.Formatter()
 
 
@@ -80,8 +81,10 @@ class Parameters:
                     break
                 form += "%s"
                 places.append(self._names.index(place))
-        self._plans[template] = form, tuple(places)
-        return self._plans[template]
+        plan = form, tuple(places)
+        if len(self._plans) < _MOST_PLANS:  # a call may bring a key of its own, each another one
+            self._plans[template] = plan
+        return plan
 
     def check(self, template: str, where: str) -> None:
         """Refuse a template that names no parameter of the function."""

@@ -35,13 +35,14 @@ class AppLocks(Locks):
             raise
 
     def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
-        giving = self.flows.giving(lease, marks, keep, keep_as)
-        if giving:
-            try:
-                self.flows.given(giving, self._store.perform(giving.call))
-            except BaseException:
-                self.flows.not_given(giving)
-                raise
+        giving = None
+        try:
+            giving = self.flows.giving(lease, marks, keep, keep_as)
+            if giving:
+                self.flows.given(lease, self._store.perform(giving.call))
+        except BaseException:
+            self.flows.not_given(lease, giving, marks, keep)
+            raise
 
     @property
     def keeper_store(self) -> Store:

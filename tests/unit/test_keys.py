@@ -26,6 +26,7 @@ def filled(template: str, **arguments: Any) -> str:
 
 
 def pay(invoice: int, dry: bool = False, *, note: str = "") -> None: ...
+def pay_by_position(invoice: int) -> None: ...
 def anything(*args: Any, **kwargs: Any) -> None: ...
 
 
@@ -215,6 +216,14 @@ def test_the_short_way_to_a_name_leads_to_the_same(template: str, value: Any) ->
     for _ in range(2):
         assert parameters.name(template, (value, 1, "n"), {}) == long_way
         assert parameters.name(template, (value, 1), {"note": "n"}) == long_way
+
+
+def test_keys_of_single_calls_are_not_kept_for_ever() -> None:
+    """``apply_async(lock={"key": …})`` may bring another text each time."""
+    parameters = keys.Parameters(pay_by_position)
+    for number in range(1000):
+        assert parameters.name(f"{number}:{{invoice}}", (7,), {}) == f"{number}:7"
+    assert len(parameters._plans) < 100
 
 
 def test_a_function_may_make_the_name() -> None:
