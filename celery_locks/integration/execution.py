@@ -286,8 +286,7 @@ class Execution:
 
     def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
-        lease, self.lease = self.lease, None
-        unreleased.discard(self)
+        lease = self.lease
         if lease is None:
             return
         can_come_again = self.task.acks_late or self._may_be_a_copy
@@ -298,6 +297,9 @@ class Execution:
             self.locks.give_back(lease, marks, keep, keep_as)
         except LockUnavailable as error:
             logs.owed(lease.name, error)
+        # Not before: what strikes on the way leaves it to after_return, and twice does no harm.
+        self.lease = None
+        unreleased.discard(self)
 
     def leave_queue(self) -> None:
         """This message will not run, and not come back: others may queue."""
