@@ -48,7 +48,7 @@ def _is_fresh(sent_at: float) -> bool:
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 MARKS_OWED = 600.0
-# A hold of so many seconds is written down when it ends (note_past in common.lua).
+# A hold of so many seconds is written down when it ends (note_past in ends.lua).
 NOTED = 1.0
 
 

@@ -30,7 +30,7 @@ from celery_locks.store.verbs import Renewal, Verbs
 from celery_locks.testing.servers import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 1000, 60_000  # ms, as common.lua has them
+CLAIM, FORGET = 1000, 60_000  # ms, as ends.lua and common.lua have them
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 

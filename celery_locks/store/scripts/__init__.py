@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.resources import files
 from itertools import chain
 
@@ -12,13 +13,17 @@ from celery_locks.store.resp import Arg, pack, pack_args
 _FEW = 16
 
 
+def _text_of(part: str) -> str:
+    """A file with what it includes, each where it says so (see ``common.lua``)."""
+    text = (files(__name__) / f"{part}.lua").read_text()
+    return re.sub(r"^--include (\w+)$", lambda found: _text_of(found[1]), text, flags=re.MULTILINE)
+
+
 class Script:
     """A verb's text and digest, and the commands that call it for one shard."""
 
-    def __init__(self, verb: str, *before: str, common: bool = True) -> None:
-        """``before``: texts put in front of it, after ``common.lua`` unless it needs none."""
+    def __init__(self, verb: str) -> None:
         self.verb = verb
-        self._parts = (*(("common",) if common else ()), *before, verb)
         self._forms: dict[tuple[str, int], str] = {}
         self._text = ""
         self._sha = ""
@@ -29,8 +34,7 @@ class Script:
     @property
     def text(self) -> str:
         if not self._text:
-            parts = [(files(__name__) / f"{part}.lua").read_text() for part in self._parts]
-            self._text = "\n".join(parts)
+            self._text = _text_of(self.verb)
         return self._text
 
     @property
@@ -77,28 +81,28 @@ class Command:
     by_text = by_sha
 
 
-ACQUIRE = Script("acquire", "marks")
-RELEASE = Script("release", "marks")
+ACQUIRE = Script("acquire")
+RELEASE = Script("release")
 RENEW = Script("renew")
-FORCE_RELEASE = Script("force_release", "log")
+FORCE_RELEASE = Script("force_release")
 LOCATE = Script("locate")
-INFO = Script("info", "describe")
-LIST = Script("list", "describe")
+INFO = Script("info")
+LIST = Script("list")
 HISTORY = Script("history")
-USUAL = Script("usual", common=False)
+USUAL = Script("usual")
 TRIM = Script("trim")
 SERVER = Script("server")
-STOP = Script("stop", "log")
+STOP = Script("stop")
 DONE_PAGE = Script("done_page")
 RESET = Script("reset")
-CLAIM = Script("claim", common=False)
-DRAIN = Script("drain", common=False)
-PUSH = Script("push", "batches")
-TAKE_BATCH = Script("take_batch", "batches")
-END_BATCH = Script("end_batch", "batches")
-BUFFERED = Script("buffered", common=False)
-STOCK = Script("stock", common=False)
-TAKE = Script("take", common=False)
-GIVE_BACK = Script("give_back", common=False)
-COUNT = Script("count", common=False)
+CLAIM = Script("claim")
+DRAIN = Script("drain")
+PUSH = Script("push")
+TAKE_BATCH = Script("take_batch")
+END_BATCH = Script("end_batch")
+BUFFERED = Script("buffered")
+STOCK = Script("stock")
+TAKE = Script("take")
+GIVE_BACK = Script("give_back")
+COUNT = Script("count")
 TALLY = Script("tally")

@@ -19,12 +19,35 @@
 --         holders, only the twin if one runs this very message, and then the caller is not queued;
 --         a grant that follows has a fence above the ticket
 
+--include common
+
 local name, token, ttl, rest = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local held = root .. 'h:' .. name
 
 -- Two at most a call: as acquiring is what makes names, this is enough for nothing to pile up.
+local function lapsed_names()
+  return redis.call('ZRANGEBYSCORE', index, '-inf', now() - FORGET_MS, 'LIMIT', 0, 2)
+end
+
+-- A lock that is free, with nothing besides, is what most calls are about: it is granted before the
+-- functions are made that only the others need.
+local fence
+local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+if not holders[1] and not ARGV[6] then
+  fence = grant(name, token, now() + ttl, rest)
+  if not lapsed_names()[1] then return fence end
+end
+
+--include ends
+--include marks
+
+-- The attempt that a replaced message is marked to have ended with: more than any; as in verbs.py.
+local SUPERSEDED = 1000000000000000
+-- As long a message that is replaced waits for the word that the new one is sent.
+local REPLACING_MS = 10000
+
 local function forget_lapsed_names()
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now() - FORGET_MS, 'LIMIT', 0, 2)) do
+  for _, old in ipairs(lapsed_names()) do
     for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
       -- pcall: a foreign value under our key is not ours to delete.
       local gone = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -39,9 +62,7 @@ local function forget_lapsed_names()
   end
 end
 
-local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-if not holders[1] and not ARGV[6] then
-  local fence = grant(name, token, now() + ttl, rest)
+if fence then
   forget_lapsed_names()
   return fence
 end

@@ -1,4 +1,4 @@
--- Shared by the verbs of buffers, after common.lua. A buffer's user has a lock, <name>, and beside it
+-- Shared by the verbs of buffers. A buffer's user has a lock, <name>, and beside it
 --   l:<name>    list  the messages that wait, oldest first
 --   f:<name>    list  the batch in flight: the token of who has it, then the messages
 --   u:<buffer>  zset  user -> how many messages, both of them: whose there are, longest first

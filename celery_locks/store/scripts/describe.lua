@@ -1,4 +1,4 @@
--- Shared by info and list; the loader puts it after common.lua for both.
+-- Shared by info and list.
 -- describe(name) = {name, number of holders, [token, expiry, record]..., [token, ticket, record]...}
 -- with the living only, holders first by expiry, waiters in line.
 

@@ -2,6 +2,8 @@
 -- ARGV 1 cursor, '0' to begin  2 about how many
 -- returns {next cursor ('0' at the end), now, [name, ms left, mark cut to 120 bytes, its size]...}
 
+--include common
+
 local page = redis.call('ZSCAN', root .. 'done', ARGV[1], 'COUNT', ARGV[2])
 local reply = {page[1], now()}
 for i = 1, #page[2], 2 do

@@ -2,6 +2,9 @@
 -- ARGV 1 name  2 buffer  3 user  4 token  5 '1' if it is done
 -- returns 1, or 0: there is no batch of this token (any more)
 
+--include common
+--include batches
+
 local name = ARGV[1]
 if redis.call('LINDEX', root .. 'f:' .. name, 0) ~= ARGV[4] then return 0 end
 if ARGV[5] == '1' then redis.call('DEL', root .. 'f:' .. name) else put_back(name) end

@@ -5,6 +5,10 @@
 -- What was done stands in the log (log.lua) together with the act itself: no act without it.
 -- Whoever gets the lock next has a higher fence than those it was taken from.
 
+--include common
+--include ends
+--include log
+
 local name = ARGV[1]
 local held = root .. 'h:' .. name
 local reply, gone = {now()}, {}

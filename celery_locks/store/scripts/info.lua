@@ -2,4 +2,7 @@
 -- ARGV 1 name
 -- returns {now, describe(name)}
 
+--include common
+--include describe
+
 return {now(), describe(ARGV[1])}

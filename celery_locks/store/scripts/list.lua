@@ -2,6 +2,9 @@
 -- ARGV 1 cursor, '0' to begin  2 about how many
 -- returns {next cursor ('0' at the end), now, describe(name)...}
 
+--include common
+--include describe
+
 local page = redis.call('ZSCAN', index, ARGV[1], 'COUNT', ARGV[2])
 local reply = {page[1], now()}
 for i = 1, #page[2], 2 do

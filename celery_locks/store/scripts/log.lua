@@ -1,4 +1,4 @@
--- The log of operators' acts; the loader puts this before the verbs that write it.
+-- The log of operators' acts, for the verbs that write it.
 -- record_act('what', name, by, why, {now, [token, expiry, record]...}): one entry, holders as in the
 -- reply, as many as anybody reads (a semaphore may have thousands).
 

@@ -1,4 +1,4 @@
--- Shared by acquire and release, after common.lua: what is left behind when work ends.
+-- Shared by acquire and release: what is left behind when work ends.
 --
 --   d:<job>   the attempt of a message that ended; '?' while another message is about to replace it
 --   o:<name>  the lock's work is done (`once`)       c:<key>  who has a claim, and on what

@@ -2,6 +2,9 @@
 -- ARGV 1 name  2 buffer  3 user  4 token of this push  5 message  6 ms the token is remembered
 -- returns how many wait now
 
+--include common
+--include batches
+
 local name, waiting = ARGV[1], root .. 'l:' .. ARGV[1]
 local owner = redis.call('LINDEX', root .. 'f:' .. name, 0)
 if owner and not is_held(name, owner) then put_back(name) end

@@ -9,16 +9,28 @@
 --
 -- ZREM comes first: it needs no memory, and after a first write a script may go on under OOM.
 
+--include common
+
 local name, token = ARGV[1], ARGV[2]
-local held = root .. 'h:' .. name
+local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
 local was_held = redis.call('ZREM', held, token)
-if was_held == 0 then redis.call('ZREM', root .. 'q:' .. name, token) end
+if was_held == 0 then redis.call('ZREM', queue, token) end
 if not ARGV[3] then
+  -- As most are: nothing to leave, and nobody left. What only the others need comes after it.
   redis.call('HDEL', records, token)
+  if redis.call('EXISTS', held, queue) == 0 then
+    redis.call('ZREM', index, name)
+    return was_held
+  end
+end
+
+--include ends
+--include marks
+
+if not ARGV[3] then
   pass_on(name)
   return was_held
 end
-
 local keep = tonumber(ARGV[3])
 for i = 5, #ARGV - 2, 3 do leave_mark(ARGV[i], ARGV[i + 1], ARGV[i + 2], token) end
 if #ARGV % 3 == 2 and was_held == 1 then note_past('held', name, token, now(), ARGV[#ARGV]) end

@@ -6,6 +6,8 @@
 --
 -- A lapsed lease that nobody took is revived by this. A key of a foreign type counts as lost.
 
+--include common
+
 -- A write that needs no memory: after it the script may go on under OOM, where a first ZADD may not.
 redis.call('DEL', root .. 'none')
 local news, marks = {}, {'ZADD', index, 'GT'}

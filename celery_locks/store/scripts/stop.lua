@@ -4,6 +4,9 @@
 --
 -- stops: hash token -> 1. Said until its holder is gone; whose holder is gone is forgotten here.
 
+--include common
+--include log
+
 local held, stops = root .. 'h:' .. ARGV[1], root .. 'stops'
 for _, token in ipairs(redis.call('HKEYS', stops)) do
   if redis.call('HEXISTS', records, token) == 0 then redis.call('HDEL', stops, token) end

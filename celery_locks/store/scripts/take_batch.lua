@@ -2,6 +2,9 @@
 -- ARGV 1 name  2 buffer  3 user  4 token  5 how many
 -- returns {1, messages...}, the same again if it has them already; {0}: the token holds no more
 
+--include common
+--include batches
+
 local name, token = ARGV[1], ARGV[4]
 local flying = root .. 'f:' .. name
 if not is_held(name, token) then return {0} end

@@ -3,6 +3,8 @@
 -- returns {next cursor ('0' at the end), holders at work, of these not renewed for half their ttl,
 --          longest hold in ms, messages in the queue, waiters}
 
+--include common
+
 local page = redis.call('ZSCAN', index, ARGV[1], 'COUNT', ARGV[2])
 local held, stale, oldest, queued, waiting = 0, 0, 0, 0, 0
 

@@ -6,6 +6,9 @@
 -- Records before index: it is the holders and waiters that keep a name. What has lapsed stays for
 -- FORGET_MS: its holder may revive it.
 
+--include common
+--include ends
+
 local cursor, size, removes = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local old = now() - FORGET_MS
 
