@@ -60,6 +60,7 @@ class LockEvent:
 
 # The level of what is no line in the log; below any that one can set.
 _NEVER = -1
+_level, _is_logged = logs.LEVELS.get, logger.isEnabledFor
 Subscriber = Callable[[LockEvent], None]
 _subscribers: tuple[Subscriber, ...] = ()
 
@@ -82,7 +83,7 @@ def _unsubscribe(subscriber: Subscriber) -> None:
 
 def is_heard(kind: Kind) -> bool:
     """Whether anybody wants to know, for those to whom even the telling is too dear."""
-    return bool(_subscribers) or logger.isEnabledFor(logs.LEVELS.get(kind, _NEVER))
+    return bool(_subscribers) or _is_logged(_level(kind, _NEVER))
 
 
 def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
@@ -90,7 +91,7 @@ def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) 
     if not is_heard(kind):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)
-    is_logged = logger.isEnabledFor(logs.LEVELS.get(kind, _NEVER))
+    is_logged = _is_logged(_level(kind, _NEVER))
     for subscriber in (logs.write, *_subscribers) if is_logged else _subscribers:
         try:
             subscriber(event)

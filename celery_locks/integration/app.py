@@ -52,12 +52,11 @@ class AppLocks(Locks):
 
 def locks_of(app: Any) -> AppLocks:
     """The locks of an app, the same object each time."""
-    locks = getattr(app, _ATTRIBUTE, None)
+    locks: AppLocks | None = getattr(app, _ATTRIBUTE, None)
     if locks is None:
         locks = AppLocks.from_app(app)
         locks.settings = settings.of(app)
         setattr(app, _ATTRIBUTE, locks)
-    assert isinstance(locks, AppLocks)
     return locks
 
 

@@ -127,6 +127,11 @@ class Execution:
             self._forget_conflicts()
         return self._run_locked(call, answer)
 
+    def forget_request(self) -> None:
+        """It knows us too: both, and the call's arguments, would wait for the garbage collector."""
+        if self.lease is None:
+            del self.request
+
     def _abandon(self, name: str) -> None:
         keeper.discard(self.token)
         until = now() + self.options.ttl

@@ -121,8 +121,9 @@ _main_thread = threading.main_thread().ident
 
 
 def _after_fork() -> None:
-    global _main_thread
-    _main_thread = threading.get_ident()
+    """The thread that forked is the child's main one; a kernel timer is not inherited."""
+    global _main_thread, _timer
+    _main_thread, _timer = threading.get_ident(), None
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -146,7 +147,7 @@ class _MainThread(Interrupter):
     def __init__(self) -> None:
         global _timer
         # The worker's main process may send the signal as soon as the lock is asked for.
-        if _timer is None or _timer.pid != os.getpid():
+        if _timer is None:
             signal.signal(SIGNAL, _on_signal)
             _timer = _Timer()
 
@@ -161,6 +162,7 @@ class _MainThread(Interrupter):
     def disarm(self) -> None:
         if self._lease:
             _running.pop(self._lease, None)
+            self._lease = None  # which knows us: no cycle shall be left of a task that has ended
 
     def _deliver(self, word: Word) -> None:
         if not _is_main_thread():
@@ -270,6 +272,8 @@ def _without_arguments(error: Word) -> type[RaisedHere]:
 
 
 class _OtherThread(Interrupter):
+    _is_delivered = False
+
     def __init__(self) -> None:
         self._home = threading.get_ident()
         self._lock = native_lock()
@@ -281,13 +285,14 @@ class _OtherThread(Interrupter):
     def disarm(self) -> None:
         """From then on nothing is raised, not even what was delivered and not raised yet."""
         with self._lock:
-            armed, self._raises, self._stops = self._raises or self._stops, False, False
-        if armed:
+            self._raises = self._stops = False
+        if self._is_delivered:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), None)
 
     def _deliver(self, word: Word) -> None:
         with self._lock:
             if threading.get_ident() != self._home and (self._raises or self._stops):
+                self._is_delivered = True
                 error = ctypes.py_object(_without_arguments(word))
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), error)
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -53,16 +52,20 @@ def publish(
     task: Any, lock: LockOptions, args: Any, kwargs: Any, options: dict[str, Any], send: Send
 ) -> Any:
     """``send(options)``, under the lock of the queue where the task has one."""
-    note = dict((options.get("headers") or {}).get(HEADER) or {})
+    if not lock.enabled or lock.scope == "running":
+        return _marked(send(options))
+    note = (options.get("headers") or {}).get(HEADER) or {}
     is_new = not options.get("retries") and "since" not in note
-    if not lock.enabled or lock.scope == "running" or not is_new or task.app.conf.task_always_eager:
+    if not is_new or task.app.conf.task_always_eager:
         return _marked(send(options))
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
 
 
 def _marked(result: Any) -> Any:
-    with suppress(AttributeError):  # an apply_async of the user's own may return anything
+    try:
         result.deduplicated = False
+    except AttributeError:  # an apply_async of the user's own may return anything
+        pass
     return result
 
 

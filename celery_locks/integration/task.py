@@ -63,6 +63,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     _lock_said: Mapping[str, Any] = {}
     _lock_usual: tuple[Any, LockOptions] | None = None
+    _lock_is_around_call = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -72,6 +73,7 @@ class LockedTask(_TypedTask[P, R_co]):
         ]
         for name in unknown:
             lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
+        cls._lock_is_around_call = super().__call__ is not Task.__call__
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
         run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
@@ -115,25 +117,24 @@ class LockedTask(_TypedTask[P, R_co]):
         running = request.get("celery_locks_execution")
         if request.called_directly or running:
             return self._call_directly(args, kwargs, running)
-        execution = request.celery_locks_execution = Execution(self, request, args, kwargs)
-        result: R_co = execution.run(self._body)
-        return result
+        return self._run(Execution(self, request, args, kwargs))
 
     def _call_directly(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
         self.push_request(args=args, kwargs=kwargs)
         try:
-            execution = Execution(self, self.request, args, kwargs, within)
-            self.request.celery_locks_execution = execution
-            result: R_co = execution.run(self._body)
-            return result
+            return self._run(Execution(self, self.request, args, kwargs, within))
         finally:
             self.pop_request()
 
-    @property
-    def _body(self) -> Any:
-        """What comes next: a ``__call__`` of the user's own base, or ``run``."""
-        following = super().__call__
-        return self.run if following.__func__ is Task.__call__ else following
+    def _run(self, execution: Execution) -> R_co:
+        execution.request.celery_locks_execution = execution
+        # What comes next: a ``__call__`` of the user's own base, or ``run``.
+        body = super().__call__ if self._lock_is_around_call else self.run
+        try:
+            result: R_co = execution.run(body)
+            return result
+        finally:
+            execution.forget_request()
 
     def apply_async(
         self,
@@ -148,16 +149,13 @@ class LockedTask(_TypedTask[P, R_co]):
         With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
         """
         send = super().apply_async
-        options = _with_lock(self, lock, dict(zip(_POSITIONAL, positional, strict=False)) | options)
+        if positional:
+            options = dict(zip(_POSITIONAL, positional, strict=False)) | options
+        if lock is not None:
+            options = _with_lock(self, lock, options)
         note = (options.get("headers") or {}).get(HEADER) or {}
-        return publish(
-            self,
-            self.lock_options(note.get("options")),
-            args,
-            kwargs,
-            options,
-            lambda final: send(args, kwargs, **final),
-        )
+        said = self.lock_options(note.get("options"))
+        return publish(self, said, args, kwargs, options, lambda final: send(args, kwargs, **final))
 
     def pending(self, *args: Any, **kwargs: Any) -> Literal["queued", "running"] | None:
         """Whether a call with these arguments is queued or running; nothing is published."""
@@ -171,7 +169,9 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> EagerResult[R_co]:
-        return super().apply(args, kwargs, *positional, **_with_lock(self, lock, options))
+        if lock is not None:
+            options = _with_lock(self, lock, options)
+        return super().apply(args, kwargs, *positional, **options)
 
     def leave_queue(self) -> None:
         """If the run never came to ask for its lock (``before_start`` failed), free its place."""
@@ -194,11 +194,7 @@ _OWN = {"lock_options", "lock"}
 _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
-def _with_lock(
-    task: Any, lock: Mapping[str, Any] | None, options: dict[str, Any]
-) -> dict[str, Any]:
-    if lock is None:
-        return options
+def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     headers = dict(options.get("headers") or {})
     note = {**headers.get(HEADER, {}), "options": checked_for_call(task, lock)}
     return {**options, "headers": {**headers, HEADER: note}}

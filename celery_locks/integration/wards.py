@@ -146,6 +146,8 @@ class Wards:
     def add(self, request: Any, *, children: bool) -> None:
         """A task is about to be given to the pool."""
         task = request.task
+        if not children and not task.acks_late:
+            return  # the lock is this process's own, and its message is acknowledged
         note = request.request_dict.get(HEADER) or {}
         try:
             options, locks = task.lock_options(note.get("options")), locks_of(task.app)

@@ -16,7 +16,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
-from celery_locks.store.base import Effect, Listen, Nap, adrive, drive
+from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.client_wire import AsyncClientWire, ClientWire
 from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.resp import ErrorReply
@@ -75,10 +75,8 @@ class RedisStore:
         self._channel = _channel(self._prefix)
 
     def perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Listen):
-            return self._listen(effect)
-        if isinstance(effect, Nap):
-            return self._nap(effect)
+        if not isinstance(effect, Call):
+            return self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
         # Nearly always it is one exchange with a server that is known: no need for a conversation.
         call, primary = effect, self._router.primary
         wire = self._wires.get(primary) if primary else None
@@ -202,10 +200,9 @@ class AsyncRedisStore:
         return self._twin
 
     async def perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Listen):
-            return await self._listen(effect)
-        if isinstance(effect, Nap):
-            return await self._nap(effect)
+        if not isinstance(effect, Call):
+            waiting = self._listen(effect) if isinstance(effect, Listen) else self._nap(effect)
+            return await waiting
         call, primary = effect, self._router.primary
         wire = self._wires.get(primary) if primary else None
         if wire is None:

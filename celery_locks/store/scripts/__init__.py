@@ -5,12 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from importlib.resources import files
-from itertools import chain
 
 from celery_locks.store.resp import Arg, pack, pack_args
-
-# Calls of so many arguments have forms that are kept.
-_FEW = 16
 
 
 def _text_of(part: str) -> str:
@@ -24,7 +20,7 @@ class Script:
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        self._forms: dict[tuple[str, int], str] = {}
+        self._heads: dict[tuple[str, int], str] = {}
         self._text = ""
         self._sha = ""
 
@@ -44,21 +40,22 @@ class Script:
         return self._sha
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        """EVALSHA; its form is the same for every call with this shard and number of arguments."""
-        if len(args) <= _FEW:
-            form = self._forms.get((root, len(args))) or self._form(root, len(args))
-            texts = [*map(str, args)]
-            packed = form % (*chain.from_iterable(zip(map(len, texts), texts, strict=True)),)
-            if packed.isascii():
-                return packed.encode()
-        return self._head("EVALSHA", self.sha, root, len(args)) + pack_args(args)
+        """EVALSHA; what it begins with is kept, for each shard and number of arguments."""
+        head = self._heads.get((root, len(args))) or self._kept_head(root, len(args))
+        parts = [head]
+        for arg in args:
+            text = str(arg)
+            parts += (f"${len(text)}", text)
+        packed = "\r\n".join(parts)
+        if packed.isascii():  # else a text is longer in bytes
+            return packed.encode() + b"\r\n"
+        return head.encode() + b"\r\n" + pack_args(args)
 
-    def _form(self, root: str, args: int) -> str:
-        head = self._head("EVALSHA", self.sha, root, args).decode().replace("%", "%%")
-        form = head + "$%d\r\n%s\r\n" * args
-        if len(self._forms) < 256:
-            self._forms[root, args] = form
-        return form
+    def _kept_head(self, root: str, args: int) -> str:
+        head = self._head("EVALSHA", self.sha, root, args).decode().removesuffix("\r\n")
+        if len(self._heads) < 256:
+            self._heads[root, args] = head
+        return head
 
     def by_text(self, root: str, args: tuple[Arg, ...]) -> bytes:
         """EVAL, which also leaves the script on the server for the next EVALSHA."""
