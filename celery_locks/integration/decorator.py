@@ -16,14 +16,13 @@ from typing import Any, TypeVar, overload
 from celery import Task, current_task, signals
 from celery._state import connect_on_app_finalize
 from celery.local import PromiseProxy, Proxy
-from celery.states import RETRY
 
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
+from celery_locks.integration import hooks
 from celery_locks.integration.execution import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
-from celery_locks.integration.places import free_on_revoke, leave_queue_of
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.once import Reuse
 
@@ -112,6 +111,7 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     if not isinstance(task, LockedTask):
         cls = type(task)
         task.__class__ = type(cls.__name__, (LockedTask, cls), {"__module__": cls.__module__})
+        type(task)._lock_watch_start()
         task.__trace__ = None
     type(task)._lock_said = {**words, **type(task)._lock_said}
     key = type(task)._lock_said["key"]
@@ -134,18 +134,7 @@ def _when_finalised(app: Any) -> None:
 @signals.worker_init.connect(weak=False)  # type: ignore[untyped-decorator]
 def _when_a_worker_starts(sender: Any = None, **_: Any) -> None:
     _lock_marked_tasks(sender.app)
-    free_on_revoke()
 
 
-@signals.task_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
-def _when_a_message_is_revoked(
-    sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
-) -> None:
-    if isinstance(sender, LockedTask) and not terminated:
-        leave_queue_of(request, sender.app)
-
-
-@signals.task_postrun.connect(weak=False)  # type: ignore[untyped-decorator]
-def _when_a_task_has_ended(task: Any = None, state: str | None = None, **_: Any) -> None:
-    if isinstance(task, LockedTask) and state != RETRY:
-        task.leave_queue()
+# Not with the first task: a marked one becomes a LockedTask when the worker starts, at the latest.
+hooks.connect()

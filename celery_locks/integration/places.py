@@ -87,7 +87,7 @@ class _Revoked:
 revoked = _Revoked()
 
 
-def free_on_revoke() -> None:
+def free_on_revoke(**_: Any) -> None:
     """Have this worker's answer to a revoke free what the messages held, received or not."""
     from celery.worker.control import Panel  # here: a process that only publishes needs no worker
 

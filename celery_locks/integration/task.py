@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task, signals
+from celery.exceptions import Retry
+from celery.states import RETRY
 
 from celery_locks import options as lock_options
 from celery_locks.integration import app as apps
-from celery_locks.integration import remote, task_events
+from celery_locks.integration import hooks
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import (
     Execution,
@@ -21,6 +23,7 @@ from celery_locks.integration.execution import (
 )
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import pending, publish
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
@@ -87,12 +90,21 @@ class LockedTask(_TypedTask[P, R_co]):
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
-        signals.worker_init.connect(remote.register)
-        signals.worker_init.connect(task_events.follow_worker)
+        hooks.connect()
+        cls._lock_watch_start()
         key = cls._lock_said.get("key")
         if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
             parameters_of(cls()).check(key, f"task {cls.name}")
         return bound
+
+    @classmethod
+    def _lock_watch_start(cls) -> None:
+        """Where code of the user's may fail before the lock is asked for, a place is owed then.
+
+        There only: with a receiver every task of the process would be slower, locked or not.
+        """
+        if cls.before_start != Task.before_start or cls.__call__ != LockedTask.__call__:
+            signals.task_postrun.connect(_when_a_task_has_ended)
 
     def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
@@ -133,7 +145,12 @@ class LockedTask(_TypedTask[P, R_co]):
         try:
             result: R_co = execution.run(body)
             return result
+        except Retry:
+            execution.owes_place = False  # it is the next attempt's
+            raise
         finally:
+            if execution.owes_place:
+                execution.leave_queue()
             execution.forget_request()
 
     def apply_async(
@@ -173,20 +190,20 @@ class LockedTask(_TypedTask[P, R_co]):
             options = _with_lock(self, lock, options)
         return super().apply(args, kwargs, *positional, **options)
 
-    def leave_queue(self) -> None:
-        """If the run never came to ask for its lock (``before_start`` failed), free its place."""
-        if HEADER in (self.request.headers or {}):
-            request = self.request
-            execution = request.get("celery_locks_execution") or Execution(self, request, (), {})
-            if execution.owes_place:
-                execution.leave_queue()
-
     def after_return(self, *outcome: Any) -> None:
         """Release whatever is still held; in the worker's main process that is nothing."""
         execution = self.request.get("celery_locks_execution") if unreleased else None
         if execution:
             execution.release()
         super().after_return(*outcome)
+
+
+def _when_a_task_has_ended(task: Any = None, state: str | None = None, **_: Any) -> None:
+    """If the run never came to where it takes its lock, what its message holds is free."""
+    request = task.request
+    began = request.get("celery_locks_execution") is not None
+    if isinstance(task, LockedTask) and not began and state != RETRY:
+        leave_queue_of(request, task.app)
 
 
 _OWN = {"lock_options", "lock"}

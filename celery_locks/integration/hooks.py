@@ -1,0 +1,27 @@
+"""What hangs on Celery's signals: connected by the first locked task, however it became one.
+
+Celery keeps each receiver once, so this may be done for every task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import signals
+
+from celery_locks.integration import places, remote, task_events
+
+
+def connect() -> None:
+    """Before a worker starts: what it does for locked tasks beyond running them."""
+    signals.worker_init.connect(remote.register)
+    signals.worker_init.connect(task_events.follow_worker)
+    signals.worker_init.connect(places.free_on_revoke)
+    signals.task_revoked.connect(_when_a_message_is_revoked)
+
+
+def _when_a_message_is_revoked(
+    sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
+) -> None:
+    if not terminated:
+        places.leave_queue_of(request, sender.app)
