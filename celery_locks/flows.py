@@ -270,7 +270,7 @@ class Flows(Generic[L]):
 
         ``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb.
         """
-        if lease.is_foreign() or lease.state is State.RELEASED:
+        if not lease.begin_release():
             return None
         keeper.discard(lease.token)
         if self._entered:
@@ -279,7 +279,6 @@ class Flows(Generic[L]):
         keep = max(keep, lease.at_least - held_for)
         # Not so for short ones: nobody asks after them, and they are what most calls are about.
         past = "" if held_for >= NOTED else None
-        lease.finish_release()
         call = self.verbs.release(
             lease.name,
             lease.token,

@@ -27,7 +27,7 @@ NAME_LENGTH = 200
 _HEAD = 150
 
 # What ``%s`` makes of it is its stable text.
-_PLAIN = frozenset({str, int})
+_is_plain = frozenset({str, int}).__contains__
 _MOST_PLANS = 64
 _FORMATTER = string.Formatter()
 
@@ -65,8 +65,8 @@ class Parameters:
         """The template with the values of one call."""
         if self._are_positional and not kwargs and len(args) == len(self._names):
             form, places = self._plans.get(template) or self._planned(template)
-            values = (*map(args.__getitem__, places),)
-            if form and _PLAIN.issuperset(map(type, values)):
+            values = tuple([args[place] for place in places])
+            if form and all(map(_is_plain, map(type, values))):
                 return shortened(form % values)
         return from_template(template, self.named(args, kwargs))
 

@@ -225,11 +225,17 @@ class BaseLease:
             **detail,
         )
 
-    def finish_release(self) -> bool:
-        """Mark it released; False if it had ended before."""
-        return self._finish(State.RELEASED, "")
+    def begin_release(self) -> bool:
+        """From now on it counts as released; False if it did before, or is the parent process's.
 
-    def _finish(self, end: State, reason: str, revoked: Revocation | None = None) -> bool:
+        One that is lost stays so, and is released all the same: it may be ours in the store still.
+        """
+        if self._pid != os.getpid() or self._end is State.RELEASED:
+            return False
+        self._finish(State.RELEASED)
+        return True
+
+    def _finish(self, end: State, reason: str = "", revoked: Revocation | None = None) -> bool:
         with self._ending:
             if self._end:
                 return False

@@ -214,7 +214,7 @@ def test_release_during_a_renewal_is_no_loss(keeper: Still, store: Store, clock:
 
     def released_meanwhile() -> None:
         keeper.discard(kept.token)
-        kept.finish_release()
+        kept.begin_release()
         store.lost = {kept.token}
 
     store.meanwhile = released_meanwhile
