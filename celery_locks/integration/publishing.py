@@ -51,17 +51,16 @@ Send = Callable[[dict[str, Any]], Any]
 def publish(
     task: Any, lock: LockOptions, args: Any, kwargs: Any, options: dict[str, Any], send: Send
 ) -> Any:
-    """``send(options)``, under the lock of the queue where the task has one."""
-    if not lock.enabled or lock.scope == "running":
-        return _marked(send(options))
+    """``send(options)`` under the lock of the queue, for a task that has one."""
     note = (options.get("headers") or {}).get(HEADER) or {}
     is_new = not options.get("retries") and "since" not in note
-    if not is_new or task.app.conf.task_always_eager:
-        return _marked(send(options))
+    if not lock.enabled or not is_new or task.app.conf.task_always_eager:
+        return as_sent(send(options))
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
 
 
-def _marked(result: Any) -> Any:
+def as_sent(result: Any) -> Any:
+    """The result of a call's own message."""
     try:
         result.deduplicated = False
     except AttributeError:  # an apply_async of the user's own may return anything
@@ -219,7 +218,7 @@ class _Publication:
         return self._plainly()
 
     def _plainly(self) -> Any:
-        return _marked(self.send(self.options))
+        return as_sent(self.send(self.options))
 
     def _sent(self, lease: Lease, replaced: Holder | None) -> Any:
         headers = dict(self.options.get("headers") or {})

@@ -24,7 +24,7 @@ from celery_locks.integration.execution import (
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.places import leave_queue_of
-from celery_locks.integration.publishing import pending, publish
+from celery_locks.integration.publishing import as_sent, pending, publish
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
@@ -165,13 +165,16 @@ class LockedTask(_TypedTask[P, R_co]):
 
         With a queued scope the result's ``deduplicated`` tells whether it is that of another call.
         """
-        send = super().apply_async
         if positional:
             options = dict(zip(_POSITIONAL, positional, strict=False)) | options
         if lock is not None:
             options = _with_lock(self, lock, options)
         note = (options.get("headers") or {}).get(HEADER) or {}
         said = self.lock_options(note.get("options"))
+        send = super().apply_async
+        if said.scope == "running":
+            result: AsyncResult[R_co] = as_sent(send(args, kwargs, **options))
+            return result
         return publish(self, said, args, kwargs, options, lambda final: send(args, kwargs, **final))
 
     def pending(self, *args: Any, **kwargs: Any) -> Literal["queued", "running"] | None:
