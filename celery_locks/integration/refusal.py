@@ -77,6 +77,8 @@ class Refusal:
     def _drop_copy(self, answer: Done) -> None:
         """A copy of this message has run to its end, or another message took its place."""
         task, request = self.task, self.request
+        # The run that ended has seen to the place of this message: a retry may have it.
+        self.execution.owes_place = False
         if answer.is_being_replaced:
             self._requeue(policy.on_done(self._situation()))
         has_result = not isinstance(task.backend, DisabledBackend)

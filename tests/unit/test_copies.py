@@ -1,0 +1,56 @@
+"""A copy of a message that comes when its attempt has ended: what there is left belongs to others."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_locks import Holder, LockedTask, Locks
+from celery_locks.integration.header import HEADER
+from celery_locks.keeper import keeper
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import ended, queued_token
+from celery_locks.testing import in_memory_locks
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("copies", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.runs = []
+
+    @app.task(
+        name="job",
+        base=LockedTask,
+        lock_key="{key}",
+        lock_scope="queued+running",
+        shared=False,
+    )
+    def job(key: str) -> None:
+        app.conf.runs.append(key)
+
+    app.finalize()
+    yield app
+    app.close()
+
+
+def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
+    """It has the token of the place, which is the job's; the first attempt handed it on."""
+    job: Any = app.tasks["job"]
+    with in_memory_locks(app) as locks:
+        token = take_place(locks, "a", "id-1")
+        first = Holder(task_id="id-1", task="job")
+        locks.perform(locks.verbs.release("a", "gone", marks=[ended(first, 60)]))
+        app.backend.store_result("id-1", None, "RETRY")
+        job.apply(("a",), task_id="id-1", headers={HEADER: {"queued": ["a", token]}})
+        keeper.settle(5)
+        assert app.conf.runs == []
+        assert [holder.token for holder in locks.holders("a")] == [token]
+
+
+def take_place(locks: Locks, name: str, task_id: str) -> str:
+    """As a retry has it while it waits."""
+    token = queued_token(task_id)
+    holder = Holder(task_id=task_id, task="job", retries=-1)
+    assert isinstance(locks.perform(locks.verbs.acquire(LockSpec(name, 60), token, holder)), int)
+    return token
