@@ -1,4 +1,4 @@
-"""A copy of a message that comes when its attempt has ended: what there is left belongs to others."""
+"""A copy of a message whose attempt has ended: what there is left belongs to others."""
 
 from collections.abc import Iterator
 from typing import Any
