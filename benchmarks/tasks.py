@@ -6,7 +6,7 @@ do not count (whoever has idled starts slowly), and a ratio is taken within its 
 else the machine does meanwhile falls on both sides of it. One process is faster than its like for
 as long as it lives, by where its memory came to lie: so there are several generations of workers.
 On a busy machine the processor time that a task takes, in its caller, server and worker together,
-says more than the clock: it is given too.
+says more than the clock: it is given too. How far single rounds lie apart is said below the table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from random import Random
+from statistics import quantiles
 from typing import NamedTuple
 
 from benchmarks.peers import (
@@ -34,17 +35,22 @@ from benchmarks.timing import p50
 from celery_locks.testing.servers import EmbeddedServer
 
 POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
-GENERATIONS, ROUNDS, WARM_UP = 5, 8, 60
+GENERATIONS, ROUNDS, WARM_UP = 6, 16, 60
 RUN_UP = 20
+# Who does no more than so many a second is timed once with each generation.
+SLOW = 20
 # As many tasks a round as fit into this, but no more than that.
 ROUND_SECONDS, MOST = 0.35, 120
 
 
-class Figures(NamedTuple):
-    """Of one candidate in one pool, one for each round."""
+Measured = dict[tuple[int, int], float]
 
-    rates: list[float]
-    costs: list[float]  # seconds of processor time a task
+
+class Figures(NamedTuple):
+    """Of one candidate in one pool, by round: that of the generation and of the draw in it."""
+
+    rates: Measured
+    costs: Measured  # seconds of processor time a task
 
 
 Outcome = dict[str, Figures]
@@ -60,28 +66,31 @@ def run(server: EmbeddedServer) -> Report:
     lots = Random(1)
     for pool, words in POOLS.items():
         outcome = outcomes[pool] = {}
-        for _ in range(GENERATIONS):
+        for generation in range(GENERATIONS):
             with contenders(CANDIDATES, server, words) as (ready, missing):
                 absent |= missing
-                _measure(ready, outcome, lots)
+                _measure(ready, outcome, generation, lots)
                 threads = threads or {one.name: threads_of(one.worker.pid) for one in ready}
     _fill(report, outcomes, absent)
     _judge(report, outcomes)
     report.at_most("commands to the lock server a locked task", 2, _commands_a_task(server))
     report.at_most("threads more in a worker's main process", 1, threads[OURS] - threads[PLAIN])
+    report.notes.append(_spread(outcomes))
     report.notes.append(_surroundings(before, absent))
     return report
 
 
-def _measure(ready: Sequence[Contender], outcome: Outcome, lots: Random) -> None:
+def _measure(ready: Sequence[Contender], outcome: Outcome, generation: int, lots: Random) -> None:
     counts = {one.name: _count(one) for one in ready}
-    for _ in range(ROUNDS):
+    for draw in range(ROUNDS):
         for one in lots.sample(ready, len(ready)):
-            count, figures = counts[one.name], outcome.setdefault(one.name, Figures([], []))
+            count, figures = counts[one.name], outcome.setdefault(one.name, Figures({}, {}))
+            if draw and count < SLOW * ROUND_SECONDS:
+                continue
             one.ask("done", min(RUN_UP, count))
             spent = one.processor_time()
-            figures.rates.append(count / one.ask("done", count))
-            figures.costs.append((one.processor_time() - spent) / count)
+            figures.rates[generation, draw] = count / one.ask("done", count)
+            figures.costs[generation, draw] = (one.processor_time() - spent) / count
 
 
 def _count(one: Contender) -> int:
@@ -91,8 +100,12 @@ def _count(one: Contender) -> int:
     return max(2, min(MOST, round(rate * ROUND_SECONDS)))
 
 
-def _ratio(ours: list[float], theirs: list[float]) -> float:
-    return p50([one / two for one, two in zip(ours, theirs, strict=True)])
+def _ratios(ours: Measured, theirs: Measured) -> list[float]:
+    return [ours[one] / theirs[one] for one in ours if one in theirs]
+
+
+def _ratio(ours: Measured, theirs: Measured) -> float:
+    return p50(_ratios(ours, theirs))
 
 
 def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) -> None:
@@ -105,7 +118,8 @@ def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) 
         for outcome in outcomes.values():
             rates, costs = outcome[name]
             ratio = _ratio(rates, outcome[PLAIN].rates)
-            cells += [f"{p50(rates):.3g}", ratio, p50(costs) * 1e3]
+            rate, cost = p50([*rates.values()]), p50([*costs.values()])
+            cells += [f"{rate:.3g}", ratio, cost * 1e3]
         report.add(name, *cells)
 
 
@@ -119,6 +133,23 @@ def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
         for name in (one for one in (COOKBOOK, *PEERS) if one in outcome):
             theirs = outcome[name]
             report.at_least(f"against {name}, {pool}", 1, _ratio(ours.rates, theirs.rates))
+
+
+def _spread(outcomes: dict[str, Outcome]) -> str:
+    """How much is luck: single rounds, and the medians of the generations."""
+    said = []
+    for pool, outcome in outcomes.items():
+        ours, plain = outcome[OURS].rates, outcome[PLAIN].rates
+        low, _, high = quantiles(_ratios(ours, plain), n=4)
+        medians = [
+            _ratio({one: ours[one] for one in ours if one[0] == generation}, plain)
+            for generation in range(GENERATIONS)
+        ]
+        said.append(
+            f"{pool}, ours to plain: half of all rounds between {low:.2f} and {high:.2f}, medians "
+            f"of the generations from {min(medians):.2f} to {max(medians):.2f}"
+        )
+    return ". ".join(said) + "."
 
 
 def _commands_a_task(server: EmbeddedServer) -> float:
