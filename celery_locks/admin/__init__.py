@@ -12,7 +12,15 @@ An ``app`` is a Celery app; where there is none, the answers do without Celery's
 from celery_locks.admin.acts import force_release, history, stop, this_operator
 from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
-from celery_locks.admin.leftovers import QUEUED_FOR, TIMES_USUAL, Stale, Swept, stale, sweep
+from celery_locks.admin.leftovers import (
+    QUEUED_FOR,
+    TIMES_USUAL,
+    Stale,
+    StaleLocks,
+    Swept,
+    stale,
+    sweep,
+)
 from celery_locks.admin.lint import Finding, check, check_server
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import Detail, Liveness, info
@@ -28,6 +36,7 @@ __all__ = [
     "Liveness",
     "LockState",
     "Stale",
+    "StaleLocks",
     "Swept",
     "Usual",
     "Why",

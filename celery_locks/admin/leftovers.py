@@ -68,6 +68,12 @@ class Stale:
         }
 
 
+class StaleLocks(list[Stale]):
+    """What was found; ``doubt`` says why places in the queue could not be judged, usually none."""
+
+    doubt: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
     """Whom the locks were taken from, and those whose worker is silent but may yet renew.
@@ -115,7 +121,7 @@ def stale(
     *,
     queued_for: float = QUEUED_FOR,
     times_usual: float | None = TIMES_USUAL,
-) -> list[Stale]:
+) -> StaleLocks:
     """Held by a worker nobody answers for, or that does not run it, or not renewed, or for long.
 
     Long is ``older_than`` seconds, or ``times_usual`` × what the task's holds usually take (None:
@@ -124,9 +130,12 @@ def stale(
     """
     slow = Slow(times_usual, usual(locks)) if times_usual is not None else NOT_SLOW
     found = _look(locks, app, older_than, timeout, slow)[1]
-    purged, _ = _purged(locks, app, queued_for, timeout, older_than)
+    purged, doubt = _purged(locks, app, queued_for, timeout, older_than)
     known = {(one.name, one.holder.token) for one in purged}
-    return [one for one in found if (one.name, one.holder.token) not in known] + purged
+    others = [one for one in found if (one.name, one.holder.token) not in known]
+    answer = StaleLocks(others + purged)
+    answer.doubt = doubt
+    return answer
 
 
 def _look(

@@ -102,10 +102,14 @@ def stale(
     found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
     if as_json:
         say_json_list(one.as_dict() for one in found)
+        if found.doubt:
+            click.echo(found.doubt, err=True)
         return
     for one in found:
         say(f"{one.name}: held by {one.holder}. {one.sentence}")
-    if not found:
+    if found.doubt:
+        say(found.doubt)
+    elif not found:
         say("No stale locks.")
 
 

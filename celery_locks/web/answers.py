@@ -75,7 +75,7 @@ def history(site: Site, asked: Asked) -> dict[str, Any]:
 def stale(site: Site, asked: Asked) -> dict[str, Any]:
     how = {word: asked[word] for word in ("times_usual", "queued_for")}
     found = admin.stale(site.locks, site.app, asked["older_than"], **how)
-    return {"stale": [one.as_dict() for one in found]}
+    return {"stale": [one.as_dict() for one in found], "doubt": found.doubt}
 
 
 def check(site: Site, asked: Asked) -> dict[str, Any]:

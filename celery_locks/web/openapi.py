@@ -97,7 +97,7 @@ SCHEMAS: dict[str, Schema] = {
         usual=_ref("Usual"),
         holder=_ref("Holder"),
     ),
-    "StaleLocks": _object(stale=_list_of(_ref("Stale"))),
+    "StaleLocks": _object(stale=_list_of(_ref("Stale")), doubt=_TEXT),
     "Findings": _object(
         findings=_list_of(
             _object(level={"enum": ["error", "warning", "note"]}, where=_TEXT, sentence=_TEXT)

@@ -116,6 +116,16 @@ def test_an_empty_answer_is_an_answer(locks: Locks, command: list[str], sentence
     assert (result.exit_code, result.stdout) == (0, sentence + "\n")
 
 
+def test_stale_says_what_it_could_not_judge(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else "no stale locks" would be read as good news."""
+    found = admin.StaleLocks()
+    found.doubt = "The broker is away."
+    monkeypatch.setattr(admin, "stale", lambda *_, **__: found)
+    assert run("stale").stdout == "The broker is away.\n"
+    as_json = run("stale", "--json")
+    assert (json.loads(as_json.stdout), as_json.stderr) == ([], "The broker is away.\n")
+
+
 def test_list_sorts_and_limits(locks: Locks) -> None:
     take(locks, "c", "a", "b")
     said = json.loads(run("list", "--sort", "name", "--limit", "2", "--json").stdout)

@@ -91,3 +91,5 @@ def test_a_doubt_is_said_and_nothing_freed(
     assert swept.freed == ()
     assert swept.as_dict()["doubt"] == "Of places in the queue, 1 were left: the broker is away."
     assert locks.holders("a")
+    found = admin.stale(locks, APP, queued_for=0.0)
+    assert (found, found.doubt) == ([], swept.doubt)

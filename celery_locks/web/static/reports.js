@@ -70,8 +70,11 @@ function showStale() {
   fill(
     body,
     () => get("locks/stale", asked),
-    ({ stale }) => [
-      stale.length ? suspects(stale, true) : el("p", { class: "empty" }, "Nothing looks stale."),
+    ({ stale, doubt }) => [
+      stale.length || doubt
+        ? suspects(stale, true)
+        : el("p", { class: "empty" }, "Nothing looks stale."),
+      doubt ? el("p", {}, shown(doubt)) : "",
       sweeping(),
     ],
   );
