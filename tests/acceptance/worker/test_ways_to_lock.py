@@ -60,9 +60,8 @@ def app(request: pytest.FixtureRequest) -> Iterator[Celery]:
         (directory / "ways.py").write_text(APP.format(imports=imports, task=task, url=server.url))
         with worker(directory):
             app = Celery("caller", broker=server.url, backend=server.url, set_as_current=False)
-            app.task(name="job", base=LockedTask, lock_key="{key}", lock_scope="queued+running")(
-                job
-            )
+            locked = {"base": LockedTask, "lock_key": "{key}", "lock_scope": "queued+running"}
+            app.task(name="job", shared=False, **locked)(job)
             app.finalize()
             yield app
             app.close()
