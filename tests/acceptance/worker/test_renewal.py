@@ -181,10 +181,15 @@ def _wake_later(scene: Scene) -> None:
     os.kill(scene.run.pid, signal.SIGCONT)
 
 
+def _wait_done(result: Any) -> None:
+    """Asked for: threads that ``get`` results of one app read from one connection of Celery's."""
+    wait_until(lambda: result.state == "SUCCESS", 30, what=f"task {result.id} to be done")
+
+
 def _send_short_ones(scene: Scene) -> None:
     before = set(scene.worker.children)
     for _ in range(3):
-        scene.stage.send("noop", queue=scene.queue).get(timeout=30)
+        _wait_done(scene.stage.send("noop", queue=scene.queue))
     scene.seen["replaced"] = before - set(scene.worker.children)
     _wait_past_ttl(scene)
     scene.stage.journal.gate(scene.key)
@@ -196,7 +201,7 @@ def _scale(scene: Scene) -> None:
     ]
     wait_until(lambda: len(scene.worker.children) > 1, 30, what="the pool to grow")
     for other in others:
-        other.get(timeout=30)
+        _wait_done(other)
     wait_until(lambda: len(scene.worker.children) == 1, 30, what="the pool to shrink")
     _wait_past_ttl(scene)
     scene.stage.journal.gate(scene.key)
