@@ -39,11 +39,12 @@ test: $(VENV)/.dev ## all tests, fast ones first
 test-oldest: ## the promises in short, on the oldest Celery and redis-py supported
 	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest
 
-# The heart of the contract on the embedded server and in memory, tasks run eagerly, and a worker.
+# The heart of the contract on the embedded server and in memory, tasks run eagerly, and workers.
 on-oldest: $(VENV)/oldest
 	@$(BIN)/python -m pytest tests/unit/test_testing_tasks.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease_life line takeover clients) \
-		tests/acceptance/test_smoke.py -k "not cluster and not sentinel and not redis7" $(ARGS)
+		tests/unit/test_memory.py tests/acceptance/test_smoke.py \
+		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel and not redis7" $(ARGS)
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)

@@ -230,7 +230,7 @@ class BaseLease:
 
         One that is lost stays so, and is released all the same: it may be ours in the store still.
         """
-        if self._pid != os.getpid() or self._end is State.RELEASED:
+        if self.is_foreign() or self._end is State.RELEASED:
             return False
         self._finish(State.RELEASED)
         return True
@@ -253,7 +253,10 @@ class Lease(BaseLease):
         self.face.renew(self, ttl)
 
     def release(self) -> bool:
-        """Give the lock back. True if it was ours until now; a second call does nothing."""
+        """Give the lock back; a second call does nothing. True if it was ours until now.
+
+        False: it was not; or the server's answer was lost, and asked again it found nothing.
+        """
         return bool(self.face.release(self))
 
 

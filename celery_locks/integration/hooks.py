@@ -1,6 +1,6 @@
-"""What hangs on Celery's signals: connected by the first locked task, however it became one.
+"""What hangs on Celery's signals, the same for every way in which a task becomes locked.
 
-Celery keeps each receiver once, so this may be done for every task.
+Connected by each of them: Celery keeps a receiver once.
 """
 
 from __future__ import annotations

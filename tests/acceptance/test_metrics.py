@@ -8,10 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from celery_locks.metrics.collector import read_counts
 from celery_locks.store.telemetry_verbs import Field
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig
+from tests.support.monitor import captured
 from tests.support.waiting import wait_until
 
 PATH = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
@@ -121,28 +120,6 @@ def test_lost_lease_is_counted_with_its_reason(rig: Rig, watched: Watched) -> No
     with pytest.raises(LeaseLost):
         run.get(timeout=PATIENCE)
     watched.wait(1, "lost_total", "revoked", "work")
-
-
-@contextmanager
-def captured(app: Any) -> Iterator[list[dict[str, Any]]]:
-    """The events about locks that a monitor sees."""
-    seen: list[dict[str, Any]] = []
-
-    def note(event: dict[str, Any]) -> None:
-        if event["type"].startswith("lock-"):
-            seen.append(event)
-
-    with app.connection_for_read() as connection:
-        receiver = app.events.Receiver(connection, handlers={"*": note})
-        capture = threading.Thread(
-            target=receiver.capture, kwargs={"limit": None, "timeout": None, "wakeup": False}
-        )
-        capture.start()
-        try:
-            yield seen
-        finally:
-            receiver.should_stop = True
-            capture.join()
 
 
 def test_monitor_sees_the_locks(rig: Rig) -> None:

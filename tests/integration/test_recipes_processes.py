@@ -38,35 +38,26 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 def run(server: EmbeddedServer, directory: Path, recipe: str, kills: int) -> list[dict[str, Any]]:
     """What all of them wrote; ``kills`` of them, at most, are killed, each once it is at work."""
-    crowd = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.support.crowd",
-            server.url,
-            directory,
-            recipe,
-            f"{PROCESSES}",
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert crowd.stdout is not None
-    pids = [int(pid) for pid in crowd.stdout.readline().split()]
-    for pid in pids[:kills]:
-        log = directory / str(pid)
-        # Or all are done: on a busy machine the others may have left nothing for it to do.
-        wait_until(
-            lambda log=log: (log.exists() and log.stat().st_size) or crowd.poll() is not None,
-            30,
-            what="one at work",
-        )
-        time.sleep(random.uniform(0, 0.02))
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    out, err = crowd.communicate(timeout=90)
+    command = [sys.executable, "-m", "tests.support.crowd", server.url, directory, recipe]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, f"{PROCESSES}"], cwd=ROOT, stdout=pipe, stderr=pipe, text=True
+    ) as crowd:
+        assert crowd.stdout is not None
+        pids = [int(pid) for pid in crowd.stdout.readline().split()]
+        for pid in pids[:kills]:
+            log = directory / str(pid)
+            wait_until(
+                lambda log=log: (log.exists() and log.stat().st_size) or crowd.poll() is not None,
+                30,
+                what="one at work",
+            )
+            if crowd.poll() is not None:
+                break  # on a busy machine the others left nothing for this one to do
+            time.sleep(random.uniform(0, 0.02))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        out, err = crowd.communicate(timeout=90)
     assert crowd.returncode == 0, f"{out}\n{err}"
     failures = [path.read_text() for path in directory.glob("*.failed")]
     assert not failures, failures[0]

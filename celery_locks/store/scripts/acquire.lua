@@ -50,13 +50,7 @@ local function forget_lapsed_names()
   for _, old in ipairs(lapsed_names()) do
     for _, key in ipairs({root .. 'h:' .. old, root .. 'q:' .. old}) do
       -- pcall: a foreign value under our key is not ours to delete.
-      local gone = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES')
-      for i = 1, #gone, 2 do
-        redis.call('ZREM', key, gone[i])
-        -- A waiter's score is no moment, but its record has fence 0.
-        note_past('lapsed', old, gone[i], gone[i + 1], LAPSED)
-        redis.call('HDEL', records, gone[i])
-      end
+      drop(key, old, redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES'))
     end
     redis.call('ZREM', index, old)
   end

@@ -35,11 +35,11 @@ local function note_past(act, name, token, ended, why)
   end)
 end
 
-local function drop_lapsed(name)
-  local held = root .. 'h:' .. name
-  local lapsed = redis.call('ZRANGEBYSCORE', held, '-inf', now(), 'WITHSCORES')
+-- Takes those that lapsed, [token, score]..., out of the zset `key` of a name. A waiter's score is
+-- no moment, but its record has fence 0, and it is not noted.
+local function drop(key, name, lapsed)
   for i = 1, #lapsed, 2 do
-    redis.call('ZREM', held, lapsed[i])
+    redis.call('ZREM', key, lapsed[i])
     note_past('lapsed', name, lapsed[i], lapsed[i + 1], LAPSED)
     redis.call('HDEL', records, lapsed[i])
   end
@@ -52,7 +52,7 @@ end
 local function hand_over(name, self)
   local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then drop_lapsed(name) end
+  if head then drop(held, name, redis.call('ZRANGEBYSCORE', held, '-inf', now(), 'WITHSCORES')) end
   local taken = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''
