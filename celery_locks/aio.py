@@ -130,7 +130,8 @@ class AsyncLocks:
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """As ``Locks.stop``."""
         check_name(name)
-        asked: tuple[Holder, ...] = await self._store.perform(self.verbs.stop(name, token or ""))
+        call = self.verbs.stop(name, token or "", question=new_token())
+        asked: tuple[Holder, ...] = await self._store.perform(call)
         return asked
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:

@@ -210,7 +210,8 @@ class Locks:
         It keeps the lock until it ends; ``admin.force_release`` takes it away.
         """
         check_name(name)
-        asked: tuple[Holder, ...] = self.perform(self.verbs.stop(name, token or ""))
+        call = self.verbs.stop(name, token or "", question=new_token())
+        asked: tuple[Holder, ...] = self.perform(call)
         return asked
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:

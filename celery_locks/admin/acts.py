@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
+from celery_locks.flows import new_token
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, check_name
 from celery_locks.store.verbs import HISTORY_PAGE
@@ -47,7 +48,8 @@ def force_release(
 
 
 def _taken(locks: Locks, name: str, token: str, words: tuple[str, str]) -> tuple[Holder, ...]:
-    taken: tuple[Holder, ...] = locks.perform(locks.verbs.force_release(name, token, *words))
+    call = locks.verbs.force_release(name, token, *words, question=new_token())
+    taken: tuple[Holder, ...] = locks.perform(call)
     return taken
 
 
@@ -70,7 +72,7 @@ def stop(
     They keep the lock until they end.
     """
     check_name(name)
-    call = locks.verbs.stop(name, token or "", *_signed(by, reason))
+    call = locks.verbs.stop(name, token or "", *_signed(by, reason), question=new_token())
     asked: tuple[Holder, ...] = locks.perform(call)
     return asked
 

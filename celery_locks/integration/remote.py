@@ -54,16 +54,19 @@ def _located(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
 def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     """Take a lock from the worker's tasks that hold it; they are told."""
     from celery_locks.errors import LockError
+    from celery_locks.flows import new_token
     from celery_locks.integration.app import locks_of
 
     locks = locks_of(state.app)
-    by = f"celery control at {state.hostname}"
+    about = f"celery control at {state.hostname}", reason
     try:
         freed = [
             holder.as_dict()
             for mine in locks.holders(name)
             if mine.worker == state.hostname
-            for holder in locks.perform(locks.verbs.force_release(name, mine.token, by, reason))
+            for holder in locks.perform(
+                locks.verbs.force_release(name, mine.token, *about, question=new_token())
+            )
         ]
     except LockError as error:
         return {"error": str(error)}

@@ -68,7 +68,7 @@ class _BufferFlows:
 
     def _push(self, user: str, message: Any) -> Flow[int]:
         place, text = self._place(user), as_json("the message", message)
-        waiting: int = yield self._verbs.push(place, new_token(), text)
+        waiting: int = yield self._verbs.push(place, text, new_token())
         if self._on_ready and waiting >= self.threshold:
             self._on_ready(user)
         return waiting

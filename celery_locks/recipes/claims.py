@@ -146,7 +146,7 @@ def unclaim(locks: Locks, key: str) -> bool: ...
 def unclaim(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
 def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
     """Free the key; True if it was bound. With ``AsyncLocks``: await it."""
-    call = RecipeVerbs(locks.verbs).reset(_name(key), f"c:{key}")
+    call = RecipeVerbs(locks.verbs).reset(_name(key), f"c:{key}", new_token())
 
     def flow() -> Flow[bool]:
         was_bound: bool = yield call

@@ -230,7 +230,7 @@ def reset(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
 def reset(locks: Locks | AsyncLocks, key: str) -> Any:
     """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it."""
     check_key("reset", key)
-    call = RecipeVerbs(locks.verbs).reset(key, f"o:{key}")
+    call = RecipeVerbs(locks.verbs).reset(key, f"o:{key}", new_token())
 
     def flow() -> Flow[bool]:
         was_marked: bool = yield call

@@ -11,6 +11,7 @@ from typing import Literal
 
 from celery_locks.aio import AsyncLocks
 from celery_locks.errors import LockUsageError
+from celery_locks.flows import new_token
 from celery_locks.locks import Locks
 from celery_locks.recipes.values import check_key
 from celery_locks.store.base import Flow
@@ -45,7 +46,7 @@ class _TicketFlows:
         return added
 
     def _take(self, name: str, user: str) -> Flow[Taken]:
-        answer = yield self._verbs.take(*_checked(name, user))
+        answer = yield self._verbs.take(*_checked(name, user), new_token())
         if isinstance(answer, tuple):
             return Taken(answer[0], "taken" if answer[1] else "already")
         if not answer:
@@ -53,7 +54,7 @@ class _TicketFlows:
         return Taken(None, "sold_out")
 
     def _give_back(self, name: str, user: str) -> Flow[str | None]:
-        item: str | None = yield self._verbs.give_back(*_checked(name, user))
+        item: str | None = yield self._verbs.give_back(*_checked(name, user), new_token())
         return item
 
     def _sold(self, name: str) -> Flow[dict[str, str]]:

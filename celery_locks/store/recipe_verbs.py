@@ -1,7 +1,7 @@
 """The verbs of the recipes as calls, over the same layout as those of the locks. Pure.
 
 The contract of each script stands at the head of its ``.lua`` file. Each may be performed again:
-what is not so by itself carries a token, by which the server knows a repeated question.
+what is not so by itself carries a token, ``question``, by which the server knows it again.
 """
 
 from __future__ import annotations
@@ -54,9 +54,13 @@ class RecipeVerbs:
         """Answers with the mark, or None."""
         return Call(_GET, f"{self.root(name)}{mark}", (), _text, CALL_LIMIT)
 
-    def reset(self, name: str, mark: str) -> Call:
+    def reset(self, name: str, mark: str, question: str) -> Call:
         """Answers whether there was one."""
-        return Call(scripts.RESET, self.root(name), (mark,), bool, CALL_LIMIT)
+
+        def parse(reply: Any) -> bool:
+            return bool(int(reply[0]))
+
+        return Call(scripts.RESET, self.root(name), (mark, question), parse, CALL_LIMIT)
 
     def done_page(self, cursor: str = "", size: int = PAGE) -> Call:
         """Answers with a ``DonePage``; its cursor names the shard and the place in it."""
@@ -80,10 +84,14 @@ class RecipeVerbs:
         args = (count, _memo(list_key, token), _REMEMBERED_MS)
         return Call(scripts.DRAIN, list_key, args, list, CALL_LIMIT)
 
-    def push(self, place: Place, token: str, message: str) -> Call:
+    def push(self, place: Place, message: str, question: str) -> Call:
         """Answers with the number of messages that wait."""
-        args = (*place, token, message, _REMEMBERED_MS)
-        return Call(scripts.PUSH, self.root(place.name), args, int, CALL_LIMIT)
+
+        def parse(reply: Any) -> int:
+            return int(reply[0])
+
+        args = (*place, question, message)
+        return Call(scripts.PUSH, self.root(place.name), args, parse, CALL_LIMIT)
 
     def take_batch(self, place: Place, token: str, count: int) -> Call:
         """Answers with the messages, or None if the token does not hold the lock."""
@@ -124,17 +132,22 @@ class RecipeVerbs:
             for start in range(0, len(items), _STOCK_CHUNK)
         ]
 
-    def take(self, name: str, user: str) -> Call:
+    def take(self, name: str, user: str, question: str) -> Call:
         """Answers with (item, whether it is new), or with the number of items sold: none left."""
 
         def parse(reply: Any) -> tuple[str, bool] | int:
-            return reply if isinstance(reply, int) else (reply[0].decode(), reply[1] == 1)
+            item, number = reply[0].decode(), int(reply[1])
+            return (item, number == 1) if item else number
 
-        return Call(scripts.TAKE, self.root(name), (name, user), parse, CALL_LIMIT)
+        return Call(scripts.TAKE, self.root(name), (name, user, question), parse, CALL_LIMIT)
 
-    def give_back(self, name: str, user: str) -> Call:
+    def give_back(self, name: str, user: str, question: str) -> Call:
         """Answers with the item, or None."""
-        return Call(scripts.GIVE_BACK, self.root(name), (name, user), _text, CALL_LIMIT)
+
+        def parse(reply: Any) -> str | None:
+            return reply[0].decode() or None
+
+        return Call(scripts.GIVE_BACK, self.root(name), (name, user, question), parse, CALL_LIMIT)
 
     def sold(self, name: str, cursor: str) -> Call:
         """Answers with ({user: item}, next cursor, "0" at the end)."""

@@ -254,13 +254,18 @@ class Verbs:
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
 
-    def force_release(self, name: str, token: str = "", by: str = "", why: str = "") -> Call:
-        """Answers with the holders that had it; ``by`` and ``why`` go into the log."""
+    def force_release(
+        self, name: str, token: str = "", by: str = "", why: str = "", *, question: str
+    ) -> Call:
+        """Answers with the holders that had it; ``by`` and ``why`` go into the log.
+
+        ``question`` is a token of its own, by which the server knows a repeated question.
+        """
 
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, by, why)
+        args = (name, token, by, why, question)
         return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
 
     def history(
@@ -305,13 +310,15 @@ class Verbs:
 
         return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
 
-    def stop(self, name: str, token: str = "", by: str = "", why: str = "") -> Call:
+    def stop(
+        self, name: str, token: str = "", by: str = "", why: str = "", *, question: str
+    ) -> Call:
         """Answers with the holders that were asked to stop; logged if it is said by whom."""
 
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, by, why)
+        args = (name, token, by, why, question)
         return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
 
     def info(self, name: str) -> Call:

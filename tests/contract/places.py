@@ -65,9 +65,12 @@ class Place:
 
         What is kept of past holds only if asked for: on a slow machine any hold may take a second.
         """
-        found: Iterable[bytes] = self._scan(f"{self.prefix}:*")
-        names = {key.decode().split("}:", 1)[1] for key in found}
+        names = {key.decode().split("}:", 1)[1] for key in self._lasting()}
         return names if past else names - {"past", "usual"}
+
+    def _lasting(self) -> list[bytes]:
+        """Without the answers that are kept for a repeated question: they go by themselves."""
+        return [key for key in self._scan(f"{self.prefix}:*") if b"}:p:" not in key]
 
     def _scan(self, match: str) -> Iterable[bytes]:
         return list(self.raw.scan_iter(match=match, count=1000))
@@ -80,7 +83,7 @@ class Place:
             b"string": self.raw.get,
         }
         apart = (b"}:fence", b"}:past", b"}:usual", b"}:log")
-        found = [key for key in self._scan(f"{self.prefix}:*") if not key.endswith(apart)]
+        found = [key for key in self._lasting() if not key.endswith(apart)]
         return {key: readers[self.raw.type(key)](key) for key in found}
 
     def lapse(self, name: str, token: str, ago: float = 1.0) -> None:

@@ -175,11 +175,29 @@ def test_force_release_of_many_holders_names_the_first(face: Face, place: Place)
     assert len(act.holders) == 16
 
 
+@pytest.mark.parametrize("verb", ["force_release", "stop"])
+def test_act_asked_again_does_not_meet_who_came_since(place: Place, verb: str) -> None:
+    """A lost reply: the operator meant the holder of that moment, and hears of him."""
+    locks = place.locks()
+    first = locks.acquire("a", ttl=30)
+    assert first is not None
+    call = getattr(locks.verbs, verb)("a", "", "ann", "hung", question="question")
+    answer = locks.perform(call)
+    assert [holder.token for holder in answer] == [first.token]
+    first.release()
+    second = locks.acquire("a", ttl=30)
+    assert second is not None
+    assert locks.perform(call) == answer
+    second.renew()
+    second.check()
+    assert len(admin.history(locks, "a", only_acts=True)) == 1
+
+
 def test_history_keeps_the_last_thousand_or_so(place: Place) -> None:
     locks = place.locks(shards=1)
     for number in range(1300):
         locks.perform(locks.verbs.acquire(LockSpec("a"), f"t{number}", Holder()))
-        locks.perform(locks.verbs.force_release("a", "", "ann", str(number)))
+        locks.perform(locks.verbs.force_release("a", "", "ann", str(number), question=f"{number}"))
     acts = admin.history(locks, "a", limit=5000)
     assert [act.why for act in acts] == [str(n) for n in range(1299, 1299 - len(acts), -1)]
     assert 1000 <= len(acts) < 1200

@@ -263,6 +263,19 @@ def test_claim_repeated_question_is_still_the_first(locks: Locks) -> None:
     assert locks.perform(call) == locks.perform(call) == "rtoken 1"
 
 
+@pytest.mark.parametrize("was_bound", [True, False])
+def test_unclaim_asked_again_leaves_the_claim_that_came_since(
+    locks: Locks, was_bound: bool
+) -> None:
+    if was_bound:
+        claim(locks, "k", 1)
+    call = RecipeVerbs(locks.verbs).reset("claim:k", "c:k", "question")
+    assert locks.perform(call) is was_bound
+    assert claim(locks, "k", 2) == (True, 2)
+    assert locks.perform(call) is was_bound
+    assert claim(locks, "k", 3) == (False, 2)
+
+
 def test_claim_or_create_makes_one(locks: Locks, place: Place) -> None:
     factory = Counter(failures=1, result="job-1")
     with pytest.raises(OSError, match="no luck"):
@@ -418,8 +431,20 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by
 
 def test_buffer_push_repeated_is_one_message(locks: Locks) -> None:
     buffer = Buffer(locks, "memory")
-    call = RecipeVerbs(locks.verbs).push(buffer._place("ann"), "token", "1")
+    call = RecipeVerbs(locks.verbs).push(buffer._place("ann"), "1", "question")
     assert [locks.perform(call), locks.perform(call)] == [1, 1]
+
+
+def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
+    """Else the work of a batch whose end was answered too late would count as lost."""
+    buffer = Buffer(locks, "memory")
+    buffer.push("ann", 1)
+    batch = locks.follow(buffer._take("ann", None))
+    assert batch is not None
+    end = RecipeVerbs(locks.verbs).end_batch(buffer._place("ann"), batch.lease.token, done=True)
+    assert [locks.perform(end), locks.perform(end)] == [True, True]
+    batch.lease.release()
+    assert locks.perform(end) is False
 
 
 def test_buffer_awaited(place: Place) -> None:
@@ -468,6 +493,21 @@ def test_tickets_given_back_are_sold_again(locks: Locks) -> None:
     assert tickets.give_back("sale", "ann") is None
     assert tickets.take("sale", "eve").item == "a"
     assert tickets.sold("sale") == {"eve": "a"}
+
+
+def test_tickets_asked_for_again_are_answered_as_before(locks: Locks) -> None:
+    """A lost reply: who sells on "taken" must hear it, and what happened since stays so."""
+    tickets, verbs = Tickets(locks), RecipeVerbs(locks.verbs)
+    tickets.stock("sale", ["a"])
+    take, late = verbs.take("sale", "ann", "q1"), verbs.take("sale", "eve", "q2")
+    assert locks.perform(take) == locks.perform(take) == ("a", True)
+    assert locks.perform(late) == 1
+    give_back, none = verbs.give_back("sale", "ann", "q3"), verbs.give_back("sale", "bob", "q4")
+    assert locks.perform(give_back) == "a"
+    assert locks.perform(none) is None
+    assert tickets.take("sale", "bob").item == "a"
+    assert [locks.perform(call) for call in (late, give_back, none)] == [1, "a", None]
+    assert tickets.sold("sale") == {"bob": "a"}
 
 
 def test_tickets_stocked_again_do_not_bring_back_what_is_sold(locks: Locks) -> None:

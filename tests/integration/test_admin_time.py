@@ -35,7 +35,8 @@ def full() -> Iterator[EmbeddedServer]:
             for slot in range(16):
                 spec = LockSpec("semaphore", limit=16)
                 locks.perform(verbs.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
-            locks.perform(verbs.force_release("semaphore", "", "ann@host", "it hung " * 60))
+            why = "it hung " * 60
+            locks.perform(verbs.force_release("semaphore", "", "ann@host", why, question=f"{act}"))
         for number in range(600):
             token = f"{number:024x}"
             locks.perform(verbs.acquire(LockSpec(f"invoice:{number}"), token, HOLDER))

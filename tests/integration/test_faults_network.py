@@ -3,11 +3,21 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from celery_locks import Holder, LeaseLost, LockEvent, Locks, LockUnavailable, State, subscribe
+from celery_locks import (
+    Holder,
+    LeaseLost,
+    LockEvent,
+    Locks,
+    LockUnavailable,
+    State,
+    admin,
+    subscribe,
+)
 from celery_locks.clock import now
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
@@ -136,6 +146,29 @@ def test_lost_reply_to_a_release_still_frees(
     proxy.drop_next_reply(b"EVALSHA")
     locks.release(lease)
     assert nothing_left(valkey)
+
+
+def test_lost_reply_to_a_forced_release_spares_the_next_in_line(
+    valkey: EmbeddedServer, proxy: Proxy
+) -> None:
+    """The operator's question is asked again, when the next one has the lock already."""
+    near, far = Locks.from_url(valkey.url), Locks.from_url(proxy.url)
+    admin.force_release(far, "warm")
+    first = near.acquire("hung", ttl=30)
+    assert first is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(near.acquire, "hung", ttl=30, wait=20)
+        wait_until(lambda: (info := near.info("hung")) and info.waiters, 10)
+        proxy.drop_next_reply(b"EVALSHA")
+        freed = admin.force_release(far, "hung")
+        second = waiter.result(20)
+    assert proxy.dropped == 1
+    assert [holder.token for holder in freed] == [first.token]
+    assert second is not None
+    assert [holder.token for holder in near.holders("hung")] == [second.token]
+    second.release()
+    far.close()
+    near.close()
 
 
 def test_lost_reply_to_a_renewal_is_repeated(face: Open, proxy: Proxy, news: News) -> None:

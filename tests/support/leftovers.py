@@ -6,9 +6,13 @@ from pathlib import Path
 
 
 def of_locks(keys: Iterable[str | bytes]) -> list[str]:
-    """The keys that belong to a lock; not the counter, nor what is kept of past holds."""
+    """The keys that belong to a lock; not the counter, nor what is kept of past holds.
+
+    Nor the answers that are kept for a repeated question: they go by themselves.
+    """
     names = [key.decode() if isinstance(key, bytes) else key for key in keys]
-    return [name for name in names if not name.endswith((":fence", ":past", ":usual"))]
+    apart = (":fence", ":past", ":usual")
+    return [name for name in names if not name.endswith(apart) and "}:p:" not in name]
 
 
 def is_alive(pid: int) -> bool:

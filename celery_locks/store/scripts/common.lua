@@ -13,7 +13,7 @@
 --   usual     hash    task -> "<ms> <ms> ...", its last 16 such holds, latest first; 1000 tasks at most
 --   stops     hash    token -> 1                holders that are asked to stop (stop.lua)
 --   r:<token> string  "<length of by> <by><why>"  it was taken by force; two ttl long, a minute at least
---   and what is left when work ends (marks.lua), buffers (batches.lua) and tickets (take.lua)
+--   and what is left when work ends (marks.lua), buffers (batches.lua), tickets (take.lua) and answers (again.lua)
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",
 -- times in ms by this server.

@@ -1,14 +1,18 @@
 -- force_release: the operator's verb; takes the lock from one holder, or from all of them.
 -- ARGV 1 name  2 token, or '' for every holder  3 by whom  4 why
+--      5 token of this question (again.lua)
 -- returns {now, [token, expiry, record]...}: those it was taken from; their next renewal says so
 --
 -- What was done stands in the log (log.lua) together with the act itself: no act without it.
 -- Whoever gets the lock next has a higher fence than those it was taken from.
 
 --include common
+--include again
 --include ends
 --include log
 
+local before = answered(ARGV[5])
+if before then return before end
 local name = ARGV[1]
 local held = root .. 'h:' .. name
 local reply, gone = {now()}, {}
@@ -38,4 +42,4 @@ for _, token in ipairs(gone) do
   redis.call('HDEL', records, token)
 end
 pass_on(name)
-return reply
+return answer(ARGV[5], reply)

@@ -1,12 +1,16 @@
 -- stop: ask the holders of a lock, or one of them, to stop; their next renewal tells them.
 -- ARGV 1 name  2 token, or '' for every holder  3 by whom, '' to leave it out of the log  4 why
+--      5 token of this question (again.lua)
 -- returns {now, [token, expiry, record]...}: those that were asked
 --
 -- stops: hash token -> 1. Said until its holder is gone; whose holder is gone is forgotten here.
 
 --include common
+--include again
 --include log
 
+local before = answered(ARGV[5])
+if before then return before end
 local held, stops = root .. 'h:' .. ARGV[1], root .. 'stops'
 for _, token in ipairs(redis.call('HKEYS', stops)) do
   if redis.call('HEXISTS', records, token) == 0 then redis.call('HDEL', stops, token) end
@@ -25,4 +29,4 @@ if #reply > 1 then
   redis.call('PEXPIRE', stops, 86400000)
   if ARGV[3] ~= '' then record_act('stop', ARGV[1], ARGV[3], ARGV[4], reply) end
 end
-return reply
+return answer(ARGV[5], reply)

@@ -1,13 +1,18 @@
 -- take: an item for a user who has none, with the record of who got what. May be repeated.
--- KEYS 1 root  ARGV 1 name  2 user
+-- ARGV 1 name  2 user  3 token of this question (again.lua)
 --   s:<name> set  what is left   g:<name> hash  user -> item   i:<name> hash  item -> user
--- returns {item, 1 now or 0 before}; or the number of items sold: there is none left
+-- returns {item, 1 now or 0 before}; or {'', the number of items sold}: there is none left
 
-local got = KEYS[1] .. 'g:' .. ARGV[1]
+--include common
+--include again
+
+local before = answered(ARGV[3])
+if before then return before end
+local got = root .. 'g:' .. ARGV[1]
 local item = redis.call('HGET', got, ARGV[2])
-if item then return {item, 0} end
-item = redis.call('SPOP', KEYS[1] .. 's:' .. ARGV[1])
-if not item then return redis.call('HLEN', got) end
+if item then return answer(ARGV[3], {item, 0}) end
+item = redis.call('SPOP', root .. 's:' .. ARGV[1])
+if not item then return answer(ARGV[3], {'', redis.call('HLEN', got)}) end
 redis.call('HSET', got, ARGV[2], item)
-redis.call('HSET', KEYS[1] .. 'i:' .. ARGV[1], item, ARGV[2])
-return {item, 1}
+redis.call('HSET', root .. 'i:' .. ARGV[1], item, ARGV[2])
+return answer(ARGV[3], {item, 1})
