@@ -18,6 +18,7 @@ import re
 import socket
 import struct
 import weakref
+from contextlib import suppress
 from typing import Any, Protocol
 
 import redis.exceptions
@@ -31,6 +32,7 @@ MINIMUM = (6, 2)
 _CHUNK = 8192
 _CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
+_UNSEND = struct.pack("@ii", 1, 0)
 
 
 class Forgetful(Protocol):
@@ -90,6 +92,16 @@ def _check_version(address: Address, info: Reply) -> None:
             f"the lock server at {_place(address)} is Redis {version[0]}.{version[1]}; "
             f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
         )
+
+
+def _unsend(sock: Any) -> None:
+    """When closed, the kernel is to forget what the other end has not received.
+
+    Else it goes on sending after the close, and a question for a lock may arrive when its asker has
+    asked again, got the lock and given it back: nobody would have it then, until it lapses.
+    """
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _UNSEND)
 
 
 class Link:
@@ -176,6 +188,12 @@ class Link:
     def close(self) -> None:
         self._connection.disconnect()
 
+    def abort(self) -> None:
+        """Close with a question that is not answered."""
+        _unsend(self._sock)
+        self._sock.close()  # redis-py would say goodbye first
+        self.close()
+
 
 class Wire:
     """All connections of this process to one node."""
@@ -199,7 +217,7 @@ class Wire:
             raise WireError(f"no answer from {_place(self._address)}: {error}") from error
         except BaseException:
             # Interrupted between question and answer: the next user would read our reply.
-            link.close()
+            link.abort()
             raise
         self._idle.append(link)
         return reply
@@ -235,7 +253,7 @@ class Wire:
     def drop(self, link: Link) -> None:
         """One connection failed: those that idle are most likely as dead."""
         self.close()
-        link.close()
+        link.abort()
 
     def close(self) -> None:
         idle, self._idle = self._idle, []
@@ -279,6 +297,13 @@ class AsyncLink:
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
 
+    async def abort(self) -> None:
+        writer = self._connection._writer
+        if writer:
+            _unsend(writer.get_extra_info("socket"))
+            writer.transport.abort()
+        await self.close()
+
 
 class AsyncWire:
     """All connections of this process to one node, kept apart by event loop."""
@@ -304,11 +329,11 @@ class AsyncWire:
         except (OSError, ValueError) as error:
             await self.close()
             if link:
-                await link.close()
+                await link.abort()
             raise WireError(f"no answer from {_place(self._address)}: {error}") from error
         except BaseException:
             if link:
-                await link.close()
+                await link.abort()
             raise
         idle.append(link)
         return reply

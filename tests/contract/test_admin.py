@@ -190,6 +190,7 @@ def test_act_asked_again_does_not_meet_who_came_since(place: Place, verb: str) -
     assert locks.perform(call) == answer
     second.renew()
     second.check()
+    second.release()
     assert len(admin.history(locks, "a", only_acts=True)) == 1
 
 

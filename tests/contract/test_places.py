@@ -79,6 +79,15 @@ def test_a_place_is_taken_only_from_a_message(locks: Locks, place: Place) -> Non
     assert tokens(locks, "a") == ["run-two"]
 
 
+def test_a_place_is_taken_also_by_who_hears_it_only_the_second_time(locks: Locks) -> None:
+    """Else the publisher whose reply was lost would not mark the other, and both would run."""
+    published(locks, "a", "one")
+    taken = [published(locks, "a", "two", replaces=queued_token("one")) for _ in range(2)]
+    assert all(isinstance(one, TookPlace) for one in taken)
+    assert taken[0] == taken[1]
+    assert tokens(locks, "a") == [queued_token("two")]
+
+
 def test_a_place_that_is_gone_is_not_taken(locks: Locks, place: Place) -> None:
     """It was freed meanwhile: granted like any other, and nobody was replaced."""
     fence = published(locks, "a", "two", replaces=queued_token("one"))

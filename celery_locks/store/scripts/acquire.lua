@@ -38,6 +38,7 @@ if not holders[1] and not ARGV[6] then
   if not lapsed_names()[1] then return fence end
 end
 
+--include again
 --include ends
 --include marks
 
@@ -92,6 +93,10 @@ local function take(since)
   return fence
 end
 
+if ARGV[6] and ARGV[9] ~= '' then
+  local before = answered(token)
+  if before then return before end
+end
 if ARGV[6] == '1' then
   local ended = redis.call('GET', root .. 'd:' .. job)
   if ended and (ended == '?' or tonumber(ended) >= attempt) then return {'done', ended} end
@@ -212,7 +217,7 @@ if ARGV[6] and ARGV[9] ~= '' and redis.call('ZSCORE', held, ARGV[9]) then
     free(ARGV[9])
     -- Until the new message is sent the old one shall wait, not run; if it never is, run after all.
     redis.call('SET', root .. 'd:' .. theirs, '?', 'PX', REPLACING_MS)
-    return {'replaced', take(tonumber(since))}
+    return answer(token, {'replaced', take(tonumber(since))})
   end
 end
 if former then
