@@ -129,12 +129,13 @@ def stale(
     Without an app only the renewals are looked at. A worker that does not answer is asked again.
     """
     slow = Slow(times_usual, usual(locks)) if times_usual is not None else NOT_SLOW
-    found = _look(locks, app, older_than, timeout, slow)[1]
+    roll, found = _look(locks, app, older_than, timeout, slow)
+    unasked = f"Nobody knows which workers live: {roll.trouble}." if roll and roll.trouble else ""
     purged, doubt = _purged(locks, app, queued_for, timeout, older_than)
     known = {(one.name, one.holder.token) for one in purged}
     others = [one for one in found if (one.name, one.holder.token) not in known]
     answer = StaleLocks(others + purged)
-    answer.doubt = doubt
+    answer.doubt = f"{unasked} {doubt}".strip()
     return answer
 
 
@@ -207,11 +208,11 @@ def sweep(
         if not spared or time.monotonic() >= ends:
             break
         time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
+    # At once: to look through the queues takes its time, and who is gone may come back in it.
+    freed = [one for one in gone if dry_run or _free(locks, one, by)]
     purged, doubt = _purged(locks, app, queued_for, timeout)
-    gone += purged
-    if not dry_run:
-        gone = [one for one in gone if _free(locks, one, by)]
-    return Swept(tuple(gone), tuple(spared), doubt, trim(locks, dry_run=dry_run))
+    freed += [one for one in purged if dry_run or _free(locks, one, by)]
+    return Swept(tuple(freed), tuple(spared), doubt, trim(locks, dry_run=dry_run))
 
 
 def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
@@ -222,6 +223,10 @@ def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
 
 
 def _free(locks: Locks, one: Stale, by: str) -> bool:
+    """Unless it was renewed since it was judged."""
+    judged = (one.holder.token, one.holder.expires_at)
+    if judged not in [(holder.token, holder.expires_at) for holder in locks.holders(one.name)]:
+        return False
     reason = f"swept: {one.liveness.sentence}"
     return bool(force_release(locks, one.name, one.holder.token, reason=reason, by=by))
 

@@ -96,7 +96,8 @@ class _BufferFlows:
         try:
             ours = True
             if batch.messages:
-                ours = yield self._verbs.end_batch(self._place(user), batch.lease.token, done=done)
+                place, token = self._place(user), batch.lease.token
+                ours = yield self._verbs.end_batch(place, token, new_token(), done=done)
         finally:
             yield from flows.release(batch.lease)
         if done and not ours:

@@ -57,10 +57,7 @@ class RecipeVerbs:
     def reset(self, name: str, mark: str, question: str) -> Call:
         """Answers whether there was one."""
 
-        def parse(reply: Any) -> bool:
-            return bool(int(reply[0]))
-
-        return Call(scripts.RESET, self.root(name), (mark, question), parse, CALL_LIMIT)
+        return Call(scripts.RESET, self.root(name), (mark, question), _truth, CALL_LIMIT)
 
     def done_page(self, cursor: str = "", size: int = PAGE) -> Call:
         """Answers with a ``DonePage``; its cursor names the shard and the place in it."""
@@ -102,10 +99,10 @@ class RecipeVerbs:
         args = (*place, token, count)
         return Call(scripts.TAKE_BATCH, self.root(place.name), args, parse, CALL_LIMIT)
 
-    def end_batch(self, place: Place, token: str, *, done: bool) -> Call:
-        """Answers False if another has the batch by now."""
-        args = (*place, token, int(done))
-        return Call(scripts.END_BATCH, self.root(place.name), args, bool, CALL_LIMIT)
+    def end_batch(self, place: Place, token: str, question: str, *, done: bool) -> Call:
+        """Answers False if another has, or may have had, the batch by now."""
+        args = (*place, token, int(done), question)
+        return Call(scripts.END_BATCH, self.root(place.name), args, _truth, CALL_LIMIT)
 
     def buffered(self, buffer: str) -> list[Call]:
         """A call for each shard; each answers with {user: number of messages}."""
@@ -163,6 +160,10 @@ class RecipeVerbs:
         return Call(_SCARD, f"{self.root(name)}s:{name}", (), int, CALL_LIMIT)
 
 
+def _truth(reply: Any) -> bool:
+    return bool(int(reply[0]))
+
+
 def _text(reply: Any) -> str | None:
     return None if reply is None else reply.decode()
 
@@ -172,9 +173,14 @@ def _ms(seconds: float) -> int:
 
 
 def _memo(list_key: str, token: str) -> str:
-    """A key in the list's own slot; none for a list with a brace that leaves no room for a tag."""
+    """A key in the list's own slot.
+
+    With a brace that leaves no room for a tag, the list has a slot for which there is no such key:
+    a Cluster refuses the call, before anything is taken.
+    """
     _, brace, rest = list_key.partition("{")
     tag, end, _ = rest.partition("}")
     if brace and end and tag:
         return f"{{{tag}}}:celery-locks:drained:{token}"
-    return "" if "}" in list_key else f"{{{list_key}}}:celery-locks:drained:{token}"
+    place = "" if "}" in list_key else f"{{{list_key}}}:"
+    return f"{place}celery-locks:drained:{token}"

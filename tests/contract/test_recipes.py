@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ from celery_locks.recipes import (
 )
 from celery_locks.store.recipe_verbs import RecipeVerbs, _memo
 from celery_locks.store.verbs import Mark
-from tests.contract.places import Place, make_place
+from tests.contract.places import ClusterPlace, Place, make_place
 from tests.support.waiting import wait_until
 
 
@@ -349,13 +350,26 @@ def test_drain_repeated_question_gets_the_same(
     assert locks.perform(call)[0] == b"0"
 
 
+@pytest.mark.parametrize("odd", ["x}", "{}x"])
+def test_drain_of_a_key_that_has_no_tag_loses_nothing(locks: Locks, place: Place, odd: str) -> None:
+    key = f"{odd}:{place.prefix}"
+    place.raw.rpush(key, 1, 2)
+    call = RecipeVerbs(locks.verbs).drain(key, 1, place.prefix)
+    try:
+        assert locks.perform(call) == locks.perform(call) == [b"1"]
+    except LockUnavailable:
+        assert isinstance(place, ClusterPlace), "which may have the memo on another node"
+        assert place.raw.llen(key) == 2
+    place.raw.delete(key)
+
+
 @pytest.mark.parametrize(
     ("list_key", "memo"),
     [
         ("a:b", "{a:b}:celery-locks:drained:t"),
         ("a:{b}:c", "{b}:celery-locks:drained:t"),
-        ("a}b", ""),
-        ("{}a", ""),
+        ("a}b", "celery-locks:drained:t"),
+        ("{}a", "celery-locks:drained:t"),
     ],
 )
 def test_drain_memo_is_in_the_slot_of_the_list(list_key: str, memo: str) -> None:
@@ -442,10 +456,31 @@ def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
     buffer.push("ann", 1)
     batch = locks.follow(buffer._take("ann", None))
     assert batch is not None
-    end = RecipeVerbs(locks.verbs).end_batch(buffer._place("ann"), batch.lease.token, done=True)
+    verbs, token = RecipeVerbs(locks.verbs), batch.lease.token
+    end = verbs.end_batch(buffer._place("ann"), token, "question", done=True)
     assert [locks.perform(end), locks.perform(end)] == [True, True]
+    other = verbs.end_batch(buffer._place("ann"), token, "another", done=True)
+    assert locks.perform(other) is False
     batch.lease.release()
-    assert locks.perform(end) is False
+
+
+def test_buffer_batch_that_was_brought_back_is_not_ours_though_the_lock_is(
+    locks: Locks, place: Place
+) -> None:
+    """Its worker was frozen, lapsed, and renewed the lock before anybody else took it."""
+    buffer = Buffer(locks, "memory")
+    buffer.push("ann", 1)
+
+    def work(messages: list[Any]) -> None:
+        [holder] = locks.holders("memory:ann")
+        name, now = place.key("h:", "memory:ann"), time.time()
+        place.raw.zadd(name, {holder.token: (now - 1) * 1000})
+        assert buffer.push("ann", 2) == 2
+        place.raw.zadd(name, {holder.token: (now + 30) * 1000})
+
+    with pytest.raises(LeaseLost):
+        buffer.absorb("ann", work)
+    assert buffer.users() == {"ann": 2}
 
 
 def test_buffer_awaited(place: Place) -> None:

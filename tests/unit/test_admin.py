@@ -15,7 +15,7 @@ from celery_locks.admin import leftovers, liveness
 from celery_locks.admin.liveness import judge
 from celery_locks.integration.roll_call import RollCall
 from celery_locks.model import Holder, LockSpec
-from celery_locks.store.verbs import QUEUED
+from celery_locks.store.verbs import QUEUED, Renewal
 
 NOBODY: dict[str, Any] = {}
 
@@ -198,6 +198,32 @@ def test_sweep_frees_the_gone_only(
     [act] = admin.history(locks)
     assert (act.name, act.by) == ("dead", "cron")
     assert "does not answer" in act.why
+
+
+def test_sweep_spares_who_came_back_since_he_was_judged(
+    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(locks, "dead", "1", worker="v", task_id="u")
+    overdue(locks, monkeypatch)
+    roll(ALIVE)
+    judge_all = leftovers._of_silent_workers
+
+    def judge_then_renew(*asked: Any) -> Any:
+        found = judge_all(*asked)
+        locks.perform(locks.verbs.renew([Renewal("dead", "1", 77.0)], 1.0))
+        return found
+
+    monkeypatch.setattr(leftovers, "_of_silent_workers", judge_then_renew)
+    assert admin.sweep(locks, object()).freed == ()
+    assert locks.is_locked("dead")
+
+
+def test_stale_says_that_nobody_could_be_asked(locks: Locks, roll: Any) -> None:
+    take(locks, "a", worker="v", task_id="u")
+    roll(RollCall(trouble="the broker gives no answer"))
+    assert admin.stale(locks, object()).doubt.startswith(
+        "Nobody knows which workers live: the broker gives no answer."
+    )
 
 
 def test_sweep_refuses_when_nobody_can_be_asked(

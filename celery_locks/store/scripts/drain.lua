@@ -1,9 +1,8 @@
 -- drain: take messages off the head of somebody's own list. The same memo gets the same again.
--- KEYS 1 the list  ARGV 1 how many  2 memo, a key in the same slot, or ''  3 ms the memo is kept
+-- KEYS 1 the list  ARGV 1 how many  2 memo, a key in the same slot  3 ms the memo is kept
 -- returns the messages in order
 
 local list, count, memo = KEYS[1], tonumber(ARGV[1]), ARGV[2]
-if memo == '' then return redis.call('LPOP', list, count) or {} end
 local batch = redis.call('LRANGE', memo, 0, -1)
 if #batch > 0 then return batch end
 if redis.call('LLEN', list) <= count then
