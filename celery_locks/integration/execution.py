@@ -234,6 +234,8 @@ class Execution:
             ended = False
             raise
         except RaisedHere as error:
+            if self.once:
+                marks = self.once.failed(lease.token, error.plain)
             raise error.plain from None
         except Ignore:
             raise
@@ -242,8 +244,9 @@ class Execution:
                 marks = self.once.failed(lease.token, error)
             raise
         except BaseException:
-            # Terminated or exiting: the message may come again, and must then run.
-            ended = False
+            # Terminated or exiting: the message may come again, and must then run, unless it is one
+            # that is never to be begun twice.
+            ended, marks = False, []
             raise
         finally:
             self.release(keep, ended, marks)

@@ -42,11 +42,13 @@ def book(order: str) -> Any:
 
 
 @app.task
-@single_instance(key="risk:{order}", once=60, reuse="never")
-def risk(order: str, die: bool = False) -> str:
+@single_instance(key="risk:{order}", once=60, reuse="never", ttl=3)
+def risk(order: str, die: int = 0, pause: float = 0.0) -> str:
     note(f"risk {order}")
     if die:
-        os.kill(os.getpid(), 9)
+        os.kill(os.getpid(), die)
+    for _ in range(round(pause * 100)):
+        time.sleep(0.01)
     raise OSError("no luck")
 
 

@@ -1,6 +1,7 @@
 """Work that is done once and holders that are asked to stop, in real workers."""
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import redis
 from celery import Celery, chain
 
-from celery_locks import Locks, admin
+from celery_locks import LeaseLost, Locks, admin
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
@@ -108,13 +109,25 @@ def test_reuse_never_is_at_most_once(site: Site, key: str) -> None:
     assert site.count(f"risk {key}") == 1
 
 
-def test_reuse_never_after_kill_9(site: Site, key: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_reuse_never_after_a_signal(site: Site, key: str, number: int) -> None:
+    """As after ``kill -9``, a hard time limit, or a revoke that terminates."""
     if site.pool != "prefork":
         pytest.skip("Elsewhere the whole worker dies.")
-    site.send("risk", key, die=True)
+    site.send("risk", key, die=int(number), pause=20)
     site.wait_noted(f"risk {key}")
     wait_until(lambda: not site.locks.is_locked(f"risk:{key}"), 10, what="the lock to be freed")
     assert site.send("risk", key).get(timeout=20) == {"skipped": True, "reason": "already_begun"}
+    assert site.count(f"risk {key}") == 1
+
+
+def test_reuse_never_after_a_lost_lease(site: Site, key: str) -> None:
+    result = site.send("risk", key, pause=20)
+    site.wait_noted(f"risk {key}")
+    admin.force_release(site.locks, f"risk:{key}")
+    with pytest.raises(LeaseLost):
+        result.get(timeout=15)
+    assert site.send("risk", key).get(timeout=20) == {"skipped": True, "reason": "already_failed"}
     assert site.count(f"risk {key}") == 1
 
 
