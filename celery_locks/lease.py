@@ -249,7 +249,11 @@ class Lease(BaseLease):
     """A lease whose verbs block."""
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours."""
+        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours.
+
+        The lock of a task in a prefork child is renewed by the main process, with the task's ttl:
+        there a longer one counts as that.
+        """
         self.face.renew(self, ttl)
 
     def release(self) -> bool:

@@ -49,6 +49,13 @@ SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTM
 class KeptElsewhere(Lease):
     """A lease that the worker's main process renews: past its deadline it asks the store itself."""
 
+    _longest = 0.0
+
+    def retime(self, ttl: float, sent_at: float) -> None:
+        """Never longer than the main process renews it with, which knows nothing of this one."""
+        self._longest = self._longest or self.ttl
+        super().retime(min(ttl, self._longest), sent_at)
+
     def check(self) -> None:
         if self._end is None and now() >= self.deadline:
             self.ask()

@@ -4,14 +4,22 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import fakeredis
 import pytest
 
+from celery_locks import Locks
 from celery_locks.clock import now
 from celery_locks.errors import LeaseLost
+from celery_locks.flows import Ask
 from celery_locks.integration import interrupt
-from celery_locks.integration.interrupt import SIGNAL, Interrupter, interrupter_here
+from celery_locks.integration.interrupt import (
+    SIGNAL,
+    Interrupter,
+    KeptElsewhere,
+    interrupter_here,
+)
 from celery_locks.lease import Lease
-from celery_locks.model import LockSpec
+from celery_locks.model import Holder, LockSpec
 from tests.support.waiting import wait_until
 
 
@@ -102,3 +110,19 @@ def test_of_two_that_run_the_inner_one_is_lost_alone(settings: list[float]) -> N
     assert lease.state == "held"
     assert settings[-1] == pytest.approx(58, abs=2)
     outer.disarm()
+
+
+def test_a_child_trusts_its_lease_no_longer_than_the_main_process_renews_it() -> None:
+    """Which goes on with the task's ttl: beyond it another may have the lock."""
+    locks = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
+    spec = LockSpec("a", 4.0)
+    ask = Ask(spec, Holder(), "token", now(), None, KeptElsewhere, kept_elsewhere=True)
+    lease: Any = locks.follow(locks.flows.acquire(ask))
+    lease.renew(60)
+    assert lease.remaining <= 4
+    lease.renew(2)
+    assert lease.remaining <= 2
+    lease.renew(3)
+    assert 2 < lease.remaining <= 3
+    lease.release()
+    locks.close()
