@@ -273,8 +273,9 @@ class Flows(Generic[L]):
         if not lease.begin_release():
             return None
         keeper.discard(lease.token)
-        if self._entered:
-            self._entered = {key: one for key, one in self._entered.items() if one is not lease}
+        for key, one in list(self._entered.items()):
+            if one is lease:
+                self._entered.pop(key, None)
         held_for = lease.held_for
         keep = max(keep, lease.at_least - held_for)
         # Not so for short ones: nobody asks after them, and they are what most calls are about.
@@ -296,11 +297,12 @@ class Flows(Generic[L]):
         return ours
 
     def not_given(
-        self, lease: L, giving: Giving | None, marks: Sequence[Mark], keep: float = 0.0
+        self, lease: BaseLease, giving: Giving | None, marks: Sequence[Mark], keep: float = 0.0
     ) -> None:
         """Nobody answered, or a time limit struck on the way to the call: the keeper tries on."""
         if lease.is_foreign():
             return
+        keeper.discard(lease.token)
         keep, past = (giving.keep, giving.past) if giving else (keep, None)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
@@ -324,6 +326,12 @@ class Flows(Generic[L]):
             yield from self.release(lease)
         if lost and not failed:
             raise lease.loss("it ended before the block did; another may have run beside it")
+
+    def abandon(self, token: str) -> None:
+        """Nobody will release the lease with this token any more: if it is held, the keeper does."""
+        lease = keeper.lease_of(token)
+        if lease and lease.begin_release():
+            self.not_given(lease, None, ())
 
     def walk(self) -> Flow[list[LockInfo]]:
         """Every lock that is held or waited for, page by page, each once."""

@@ -123,6 +123,10 @@ class Keeper:
         self._charges[lease.token] = charge
         self.wake_by(charge.due)
 
+    def lease_of(self, token: str) -> BaseLease | None:
+        charge = self._charges.get(token)
+        return charge.lease if charge else None
+
     def discard(self, token: str) -> None:
         """Renew it no more; a renewal on its way does no harm."""
         self._charges.pop(token, None)

@@ -127,6 +127,9 @@ class Locks:
 
     def try_acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | Conflict:
         """``acquire`` for those who want to know who holds it instead."""
+        return self._try_acquire(name, new_token(), asked)
+
+    def _try_acquire(self, name: str, token: str, asked: Asked) -> Lease | Conflict:
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
         # Not its ident: that of a thread that ended is given to the next one.
@@ -135,7 +138,7 @@ class Locks:
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
-        ask: Ask[Lease] = Ask(spec, holder, new_token(), now(), asked.get("on_lost"))
+        ask: Ask[Lease] = Ask(spec, holder, token, now(), asked.get("on_lost"))
         answer = self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease):
@@ -159,18 +162,24 @@ class Locks:
         Raises ``LockConflict`` when others have it, or with ``required=False`` yields None.
         Raises ``LeaseLost`` at the end of a block that outlived its lease.
         """
-        lease = self.try_acquire(name, **asked)
-        if isinstance(lease, Conflict):
-            if required:
-                raise LockConflict(lease)
-            yield None
-            return
-        failed = True
+        token = new_token()
         try:
-            yield lease
-            failed = False
-        finally:
-            drive(self.flows.leave(lease, failed), self._store.perform)
+            lease = self._try_acquire(name, token, asked)
+            if isinstance(lease, Conflict):
+                if required:
+                    raise LockConflict(lease)
+                yield None
+                return
+            failed = True
+            try:
+                yield lease
+                failed = False
+            finally:
+                drive(self.flows.leave(lease, failed), self._store.perform)
+        except BaseException:
+            # A signal's exception may strike anywhere, also just before the block or its end.
+            self.flows.abandon(token)
+            raise
 
     def renew(self, lease: Lease, ttl: float | None = None) -> None:
         """Renew now; ``LeaseLost`` if it is no longer ours. The keeper does this by itself."""

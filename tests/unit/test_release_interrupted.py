@@ -1,11 +1,16 @@
 """A time limit, or Ctrl-C, strikes on the way to a release: the lock must not wait to lapse."""
 
+import sys
+from linecache import getline
+from types import FrameType
 from typing import Any
 
 import fakeredis
 import pytest
 
+from celery_locks import Locks
 from celery_locks.integration.app import AppLocks
+from celery_locks.keeper import keeper
 from tests.support.waiting import wait_until
 
 
@@ -33,3 +38,46 @@ def test_release_interrupted_on_its_way_is_made_up_for(
         else:
             lease.release()
     wait_until(lambda: locks.info("a") is None)
+
+
+def test_hold_struck_at_any_line_leaves_nothing_held() -> None:
+    """One more line each time, until a block gets through."""
+    locks = Locks(fakeredis.FakeRedis())
+    with locks.hold("a"):
+        pass  # what is made at first use is there
+    for line in range(1, 1000):
+        strike = _Strike(line)
+        try:
+            with strike, locks.hold("a", ttl=600):
+                pass
+        except KeyboardInterrupt:
+            pass
+        wait_until(lambda: not keeper.tokens and locks.info("a") is None, 5, what=strike.where)
+        if not strike.where:
+            break
+    assert line > 50
+    locks.close()
+
+
+class _Strike:
+    """Ctrl-C at the n-th line of ours that runs in the block."""
+
+    def __init__(self, line: int) -> None:
+        self._left, self.where = line, ""
+
+    def __enter__(self) -> None:
+        sys.settrace(self._look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _look(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "/celery_locks/" not in frame.f_code.co_filename:
+            return None
+        # Signals are looked for at calls and jumps; a bare "try:" is neither.
+        if event == "line" and getline(frame.f_code.co_filename, frame.f_lineno).strip() != "try:":
+            self._left -= 1
+            if self._left == 0:
+                self.where = f"after a strike in {frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._look
