@@ -9,10 +9,11 @@ from typing import Any, overload
 from celery_locks.aio import AsyncLocks
 from celery_locks.errors import LockUsageError
 from celery_locks.flows import new_token
+from celery_locks.lease import BaseLease
 from celery_locks.locks import Locks
 from celery_locks.model import LockSpec
 from celery_locks.once import RESULT_BYTES, Once, Repeat, parted
-from celery_locks.recipes.once import JSON, begin, finish, give_up
+from celery_locks.recipes.once import JSON, begin, give_up, release
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
 from celery_locks.store.recipe_verbs import RecipeVerbs
@@ -80,10 +81,10 @@ def claim_or_create(
     """Bind ``key`` to what ``factory()`` makes, once: ``(created, value)``.
 
     A bound key takes no lock. Otherwise the lock is held around the creation only, the binding is
-    looked for again in the call that takes it, and is written in the call that gives it back. Who
-    comes meanwhile waits up to ``wait`` seconds, then ``LockConflict``. ``lock_ttl`` is how long
-    the lock outlives a creator that dies. A factory that raises, or whose value has no JSON form or
-    one over 64 kB, leaves no binding.
+    looked for again in the call that takes it, and is written before it is given back, if no
+    ``claim`` was quicker: then ``(False, that value)``. Who comes meanwhile waits up to ``wait``
+    seconds, then ``LockConflict``. ``lock_ttl`` is how long the lock outlives a creator that dies.
+    A factory that raises, or whose value has no JSON form or one over 64 kB, leaves no binding.
     """
     once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)
     spec = LockSpec(_name(key), lock_ttl, wait=wait)
@@ -104,8 +105,7 @@ def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]
     except BaseException as error:
         locks.follow(give_up(locks, begun, once, error))
         raise
-    locks.follow(finish(locks, begun, once, value))
-    return True, value
+    return locks.follow(_bind(locks, begun, once, value))
 
 
 async def _create_awaited(
@@ -122,8 +122,21 @@ async def _create_awaited(
     except BaseException as error:
         await locks.follow(give_up(locks, begun, once, error))
         raise
-    await locks.follow(finish(locks, begun, once, value))
-    return True, value
+    return await locks.follow(_bind(locks, begun, once, value))
+
+
+def _bind(
+    locks: Locks | AsyncLocks, lease: BaseLease, once: Once, value: Any
+) -> Flow[tuple[bool, Any]]:
+    """The binding that stands then, also where the lease was lost: one, whoever asks."""
+    mark = once.done(lease.token, value)
+    try:
+        there: str = yield RecipeVerbs(locks.verbs).claim(lease.name, mark)
+    finally:
+        yield from release(locks, lease)
+    if parted(there)[0] == lease.token:
+        return True, value
+    return False, once.repeat(there).result
 
 
 def _check_made(value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from celery_locks import events, keys, logs
@@ -175,7 +175,7 @@ def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLea
 def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any) -> Flow[None]:
     """Release and leave the mark, in one call. Done is done, also by one who lost the lease."""
     lost = lease.state is State.LOST
-    yield from _release(locks, lease, [once.done(lease.token, result)])
+    yield from release(locks, lease, [once.done(lease.token, result)])
     if lost:
         raise lease.loss("it ended before the work did; another may have run beside it")
 
@@ -183,10 +183,10 @@ def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any)
 def give_up(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, error: BaseException
 ) -> Flow[None]:
-    yield from _release(locks, lease, once.failed(lease.token, error))
+    yield from release(locks, lease, once.failed(lease.token, error))
 
 
-def _release(locks: Locks | AsyncLocks, lease: BaseLease, marks: list[Mark]) -> Flow[None]:
+def release(locks: Locks | AsyncLocks, lease: BaseLease, marks: Sequence[Mark] = ()) -> Flow[None]:
     flows: Any = locks.flows
     try:
         yield from flows.release(lease, marks=marks)

@@ -278,6 +278,27 @@ def test_unclaim_asked_again_leaves_the_claim_that_came_since(
     assert claim(locks, "k", 3) == (False, 2)
 
 
+def test_claim_or_create_has_one_winner_whoever_comes_meanwhile(locks: Locks, place: Place) -> None:
+    """A claim takes no lock, and a creator may lose its own: the first binding stands."""
+    claimed: list[Any] = []
+
+    def slow() -> str:
+        claimed.append(claim(locks, "k", "claimed"))
+        return "created"
+
+    assert claim_or_create(locks, "k", slow) == (False, "claimed")
+    assert claimed == [(True, "claimed")]
+    assert claim(locks, "k", "late") == (False, "claimed")
+
+    def lost() -> str:
+        admin.force_release(locks, "claim:other")
+        assert claim_or_create(place.locks(), "other", lambda: "second") == (True, "second")
+        return "first"
+
+    assert claim_or_create(locks, "other", lost) == (False, "second")
+    assert claim(locks, "other", "late") == (False, "second")
+
+
 def test_claim_or_create_makes_one(locks: Locks, place: Place) -> None:
     factory = Counter(failures=1, result="job-1")
     with pytest.raises(OSError, match="no luck"):
