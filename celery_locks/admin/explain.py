@@ -153,13 +153,22 @@ def _about_nothing(locks: Locks, subject: str, app: Any) -> Iterator[str]:
 
 def _conflict(value: Any) -> str:
     """What a skip or a conflict says of the lock that was in the way."""
-    if isinstance(value, dict) and value.get("skipped") and value.get("lock"):
-        holder = Holder.from_dict(value["holder"]) if value.get("holder") else "nobody we know"
+    if _is_skip(value):
+        holder = Holder.from_dict(value["holder"]) if value["holder"] else "nobody we know"
         return f": it was skipped because lock {value['lock']!r} was held by {holder}"
     if isinstance(value, LockConflict):
         conflict: Conflict = value.conflict
         return f": {conflict}"
     return ""
+
+
+def _is_skip(value: Any) -> bool:
+    """Whether it is what a task that we skipped returns, and not a result of the user's own."""
+    if not isinstance(value, dict) or value.get("skipped") is not True or "holder" not in value:
+        return False
+    holder = value["holder"]
+    is_holder = holder is None or (isinstance(holder, dict) and {"token", "fence"} <= holder.keys())
+    return is_holder and isinstance(value.get("lock"), str)
 
 
 def _done_to(locks: Locks, name: str) -> Iterator[str]:

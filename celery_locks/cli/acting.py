@@ -9,19 +9,26 @@ import click
 from celery_locks import admin
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT
 from celery_locks.cli.desk import Desk, end, json_option, pass_desk, say, say_json
-from celery_locks.cli.options import by_option, queued_for_option, timeout_option
+from celery_locks.cli.options import (
+    Number,
+    Text,
+    by_option,
+    queued_for_option,
+    reason_option,
+    timeout_option,
+)
 from celery_locks.model import Holder
 
 
 @click.command()
 @click.argument("name", metavar="NAME|GLOB")
-@click.option("--if-token", help="Only from the holder with this token (see info).")
-@click.option("--reason", default="", help="Why, for the record.")
+@click.option("--if-token", type=Text(), help="Only from the holder with this token (see info).")
+@reason_option
 @by_option
 @click.option("--exact", is_flag=True, help="NAME is no glob, whatever is in it.")
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.0,
     help="Ask its holder to stop first, and give it so many seconds.",
 )
@@ -118,8 +125,8 @@ def _tell_freed(found: list[Found], dry_run: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--if-token", help="Only the holder with this token (see info).")
-@click.option("--reason", default="", help="Why, for the record.")
+@click.option("--if-token", type=Text(), help="Only the holder with this token (see info).")
+@reason_option
 @by_option
 @json_option
 @pass_desk
@@ -139,7 +146,7 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
 @click.option("--dry-run", is_flag=True, help="Only say what would be freed.")
 @click.option(
     "--wait",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.0,
     help="Seconds to wait until a silent worker's renewal is overdue too.",
 )

@@ -12,7 +12,7 @@ from celery_locks import admin
 from celery_locks.admin import TIMES_USUAL
 from celery_locks.cli import FOUND_NOTHING, top
 from celery_locks.cli.desk import Desk, end, json_option, pass_desk, say, say_json, say_json_list
-from celery_locks.cli.options import filter_options, queued_for_option, timeout_option
+from celery_locks.cli.options import Number, filter_options, queued_for_option, timeout_option
 from celery_locks.cli.render import HEADS, detail_lines, rows, table
 from celery_locks.model import LockInfo
 
@@ -79,10 +79,10 @@ def why(desk: Desk, subject: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--older-than", type=click.FloatRange(0), help="Also those held for so many seconds.")
+@click.option("--older-than", type=Number(0), help="Also those held for so many seconds.")
 @click.option(
     "--times-usual",
-    type=click.FloatRange(1),
+    type=Number(1),
     default=TIMES_USUAL,
     show_default=True,
     help="Also those held for so many times as long as their task's past holds.",
@@ -115,7 +115,7 @@ def stale(
 
 @click.command("top")
 @filter_options
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True)
+@click.option("--every", type=Number(0.1), default=1.0, show_default=True)
 @click.option("--times", type=click.IntRange(1), help="End after so many looks.")
 @json_option
 @pass_desk

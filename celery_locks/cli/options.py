@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands have, and the types that refuse what click would let through."""
 
 from __future__ import annotations
 
@@ -9,21 +9,54 @@ import click
 from celery_locks.admin import QUEUED_FOR, LockState
 from celery_locks.integration.roll_call import PATIENCE
 
+# Thirty years of seconds, and well within what a clock can wait.
+_MOST = 1e9
+
+
+class Number(click.FloatRange):
+    """Of seconds, mostly: no nan, and nothing that no clock gets to."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not number <= _MOST:
+            self.fail(
+                f"{number:g} is too large, or no number; {_MOST:,.0f} is the most.", param, ctx
+            )
+        return number
+
+
+class Text(click.types.StringParamType):
+    """One that can be written down: bytes that are not UTF-8 come from the shell as surrogates."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text: str = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not UTF-8.", param, ctx)
+        return text
+
+
 timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(0.1),
+    type=Number(0.1),
     default=PATIENCE,
     show_default=True,
     help="Seconds that workers have to answer.",
 )
 queued_for_option = click.option(
     "--queued-for",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=QUEUED_FOR,
     show_default=True,
     help="Seconds after a publish from which its message is looked for.",
 )
-by_option = click.option("--by", default="", help="Who you are, for the record; your user if not.")
+reason_option = click.option("--reason", type=Text(), default="", help="Why, for the record.")
+by_option = click.option(
+    "--by", type=Text(), default="", help="Who you are, for the record; your user if not."
+)
 
 
 def filter_options(command: Any) -> Any:

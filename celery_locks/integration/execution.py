@@ -8,6 +8,7 @@ share. The name is computed once, from the arguments as they came. The lock is g
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
 from celery_locks.integration.refusal import Refusal
 from celery_locks.keeper import keeper
-from celery_locks.lease import Lease
+from celery_locks.lease import Lease, OnStop, State
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
@@ -41,14 +42,35 @@ unreleased: set[Execution] = set()
 
 
 class Unlocked:
-    """What ``self.lock`` is where a task runs without a lock, as it was told it may."""
+    """What ``self.lock`` is where a task runs without a lock, as it was told it may.
 
-    name = ""
-    fence = 0
-    remaining = float("inf")
+    It has what the user's code may ask of a lease, as of one that is never lost nor to be stopped.
+    """
+
+    name = token = reason = ""
+    fence = renewals = 0
+    limit = 1
+    at_least = held_for = 0.0
+    ttl = remaining = deadline = float("inf")
+    state = State.HELD
+    stop_requested = False
+    on_stop: OnStop | None = None
+    task: str | None = None
+    task_id: str | None = None
+
+    @property
+    def acquired_at(self) -> float:
+        return time.time()
 
     def check(self) -> None:
         """Nothing to lose."""
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Nothing to renew."""
+
+    def release(self) -> bool:
+        """Nothing to give back, and nobody had it meanwhile."""
+        return True
 
     def __bool__(self) -> bool:
         return False

@@ -268,11 +268,11 @@ def queue_name(
 def pending(
     task: Any, lock: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Literal["queued", "running"] | None:
-    """Whether such a call is queued or runs at this moment."""
-    locks = locks_of(task.app)
-    name = lock_name(task, lock, args, kwargs)
+    """Whether such a call is queued or runs at this moment; of an unlocked task nobody knows."""
+    name = lock_name(task, lock, args, kwargs) if lock.enabled else None
     if name is None:
         return None
+    locks = locks_of(task.app)
     holders = locks.holders(name)
     # What is kept for a while after its end (at_least) has nobody at work either.
     if any(not (holder.is_queued or holder.token.startswith("-")) for holder in holders):

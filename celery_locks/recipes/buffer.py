@@ -7,13 +7,15 @@ succeeds and goes back in order when it fails. If the worker dies, its lock goes
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from celery_locks import logs
 from celery_locks.aio import AsyncLocks
 from celery_locks.clock import now
-from celery_locks.errors import LockUsageError
+from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
@@ -61,7 +63,10 @@ class _BufferFlows:
         self._verbs = RecipeVerbs(locks.verbs)
 
     def lock_name(self, user: str) -> str:
-        return f"{self.name}:{check_key('a user of a buffer', user)}"
+        """``buffer:user``. A colon in the buffer's own name is quoted, to be no other's end."""
+        buffer = self.name.replace("%", "%25").replace(":", "%3A")
+        name = f"{buffer}:{check_key('a user of a buffer', user)}"
+        return check_key("a buffer's name and its user together", name)
 
     def _place(self, user: str) -> Place:
         return Place(self.lock_name(user), self.name, user)
@@ -69,9 +74,11 @@ class _BufferFlows:
     def _push(self, user: str, message: Any) -> Flow[int]:
         place, text = self._place(user), as_json("the message", message)
         waiting: int = yield self._verbs.push(place, text, new_token())
-        if self._on_ready and waiting >= self.threshold:
-            self._on_ready(user)
         return waiting
+
+    def _tell_ready(self, user: str, waiting: int) -> object:
+        """What ``on_ready`` returned, if it was called."""
+        return self._on_ready(user) if self._on_ready and waiting >= self.threshold else None
 
     def _take(self, user: str, wait: float | None) -> Flow[Batch | None]:
         place = self._place(user)
@@ -88,7 +95,10 @@ class _BufferFlows:
             return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
             # A batch that it may have stays in flight until the next one comes.
-            yield from flows.release(lease)
+            try:
+                yield from flows.release(lease)
+            except LockUnavailable as error:
+                logs.owed(lease.name, error)
             raise
 
     def _end(self, user: str, batch: Batch, *, done: bool) -> Flow[None]:
@@ -104,6 +114,14 @@ class _BufferFlows:
             raise batch.lease.loss(
                 "it ended before the work did; another may have had the batch too"
             )
+
+    def _put_back(self, user: str, batch: Batch) -> Flow[None]:
+        """After work that failed, whose error goes on whatever happens here."""
+        try:
+            yield from self._end(user, batch, done=False)
+        except LockUnavailable as error:
+            # The keeper goes on trying, and the next one to come brings the batch back.
+            logs.owed(batch.lease.name, error)
 
     def _users(self) -> Flow[dict[str, int]]:
         counts: dict[str, int] = {}
@@ -121,12 +139,20 @@ class Buffer(_BufferFlows):
     """Users' messages, for code that blocks."""
 
     def __init__(self, locks: Locks, name: str, **options: Any) -> None:
+        if not isinstance(locks, Locks):
+            raise LockUsageError(
+                f"Buffer needs Locks, not {locks!r}; with AsyncLocks use AsyncBuffer"
+            )
+        if inspect.iscoroutinefunction(options.get("on_ready")):
+            raise LockUsageError("on_ready is a coroutine, which only an AsyncBuffer can await")
         super().__init__(locks, name, **options)
         self._locks = locks
 
     def push(self, user: str, message: Any) -> int:
         """Add a message (any JSON value); returns how many of this user wait now."""
-        return self._locks.follow(self._push(user, message))
+        waiting = self._locks.follow(self._push(user, message))
+        self._tell_ready(user, waiting)
+        return waiting
 
     def absorb(self, user: str, work: Work, *, wait: float | None = None) -> int | None:
         """Do ``work(messages)`` with this user's batch; returns how many it absorbed.
@@ -143,7 +169,7 @@ class Buffer(_BufferFlows):
             if batch.messages:
                 work(batch.messages)
         except BaseException:
-            self._locks.follow(self._end(user, batch, done=False))
+            self._locks.follow(self._put_back(user, batch))
             raise
         self._locks.follow(self._end(user, batch, done=True))
         return len(batch.messages)
@@ -154,14 +180,22 @@ class Buffer(_BufferFlows):
 
 
 class AsyncBuffer(_BufferFlows):
-    """As ``Buffer``, awaited; ``work`` is a coroutine."""
+    """As ``Buffer``, awaited; ``work`` is a coroutine, and ``on_ready`` may be one."""
 
     def __init__(self, locks: AsyncLocks, name: str, **options: Any) -> None:
+        if not isinstance(locks, AsyncLocks):
+            raise LockUsageError(
+                f"AsyncBuffer needs AsyncLocks, not {locks!r}; with Locks use Buffer"
+            )
         super().__init__(locks, name, **options)
         self._locks = locks
 
     async def push(self, user: str, message: Any) -> int:
-        return await self._locks.follow(self._push(user, message))
+        waiting = await self._locks.follow(self._push(user, message))
+        told = self._tell_ready(user, waiting)
+        if inspect.isawaitable(told):
+            await told
+        return waiting
 
     async def absorb(
         self,
@@ -178,7 +212,7 @@ class AsyncBuffer(_BufferFlows):
             if batch.messages:
                 await work(batch.messages)
         except BaseException:
-            await self._locks.follow(self._end(user, batch, done=False))
+            await self._locks.follow(self._put_back(user, batch))
             raise
         await self._locks.follow(self._end(user, batch, done=True))
         return len(batch.messages)

@@ -27,7 +27,7 @@ from celery_locks.integration.naming import lock_name
 from celery_locks.integration.task import LockedTask
 from celery_locks.lease import Lease
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, Holder, this_process
+from celery_locks.model import Conflict, Holder, LockSpec, this_process
 
 _MEMORY = "redis://in.this.process"
 
@@ -71,7 +71,8 @@ def _memory() -> Any:
 def locks_disabled() -> Iterator[None]:
     """Every locked task in this process runs unlocked: no conflict, no server, no settings needed.
 
-    ``self.lock`` is then something whose ``check()`` passes and whose fence is 0.
+    ``self.lock`` is then something whose ``check()`` passes and whose fence is 0, and
+    ``task.pending()`` is None.
     """
     with unlocked_tasks():
         yield
@@ -85,10 +86,16 @@ def hold_lock(
 
     Of a lock with a ``limit`` all slots are taken, or as many as ``slots`` says.
     """
+    LockSpec(name, limit=limit)
+    slots = limit if slots is None else slots
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= limit:
+        raise LockUsageError(
+            f"slots is {slots!r}; it must be a whole number from 1 to the limit, {limit}"
+        )
     locks = locks_of(app or celery.current_app._get_current_object())
     leases: list[Lease] = []
     try:
-        for slot in range(limit if slots is None else slots):
+        for slot in range(slots):
             leases.append(_held(locks, name, limit, slot))
         yield leases[0]
     finally:

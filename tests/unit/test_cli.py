@@ -8,6 +8,8 @@ from typing import Any
 
 import fakeredis
 import pytest
+from celery import Celery
+from celery.utils import uuid
 from click.testing import CliRunner, Result
 
 from celery_locks import Locks, admin
@@ -190,6 +192,39 @@ def test_grace_that_was_used_is_a_success(locks: Locks, monkeypatch: pytest.Monk
         0,
         "It was given back before it had to be taken.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "because"),
+    [
+        ({"skipped": True, "lock": "x", "holder": "bob"}, ""),
+        ({"skipped": True, "lock": "x", "holder": {"name": "bob"}}, ""),
+        ({"skipped": True, "lock": "x", "holder": ["bob"]}, ""),
+        ({"skipped": True, "lock": ["x"], "holder": None}, ""),
+        ({"skipped": True, "lock": "x"}, ""),
+        ({"skipped": 7, "lock": "x", "holder": None}, ""),
+        (
+            {"skipped": True, "lock": "x", "holder": Holder(task_id="t", worker="w").as_dict()},
+            ": it was skipped because lock 'x' was held by task [t] on w, pid None",
+        ),
+        (
+            {"skipped": True, "lock": "x", "holder": None},
+            ": it was skipped because lock 'x' was held by nobody we know",
+        ),
+    ],
+)
+def test_why_takes_only_our_own_results_for_skips(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, value: Any, because: str
+) -> None:
+    """A task of the user's may return whatever it likes, and be asked about all the same."""
+    app = Celery("t", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.worker_enable_remote_control = False
+    task_id = uuid()  # the backend is one for all apps of the process
+    app.backend.store_result(task_id, value, "SUCCESS")
+    monkeypatch.setattr(desks.Desk, "of_url", lambda *_: desks.Desk(locks, app))
+    result = run("why", task_id)
+    assert result.stdout.splitlines()[-1] == f"The task's result says SUCCESS{because}."
+    assert result.exit_code == 1
 
 
 @pytest.mark.parametrize(

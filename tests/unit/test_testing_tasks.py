@@ -3,6 +3,7 @@
 import builtins
 import functools
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,10 @@ from celery_locks import (
     current_lease,
     single_instance,
 )
+from celery_locks.clock import now
 from celery_locks.errors import LimitMismatch
+from celery_locks.lease import Lease, State
+from celery_locks.model import LockSpec
 from celery_locks.testing import (
     assert_skipped,
     hold_lock,
@@ -231,6 +235,47 @@ def test_locks_disabled_runs_everything_without_a_server(app: Celery) -> None:
         assert plain.delay(1).get() == 1
 
 
+def test_locks_disabled_has_nothing_pending(app: Celery) -> None:
+    """Neither from outside nor from a task, which has an id that a name could be made of."""
+
+    @app.task(base=LockedTask)
+    @single_instance(key="report:{day}", scope="queued+running")
+    def report(day: str) -> Any:
+        return report.pending(day)
+
+    with locks_disabled():
+        assert report.pending("monday") is None
+        assert report.delay("monday").get() is None
+
+
+def test_lock_of_an_unlocked_task_has_what_a_lease_has(app: Celery) -> None:
+    """Code that works under a lock must work without one: in tests, and with the server away."""
+    inner = {"face", "entries", "lose", "loss", "tell", "suspend", "retime", "renewed"}
+    inner |= {"request_stop", "begin_release", "check_renewable", "has_ended", "is_foreign"}
+    lease = Lease(LockSpec("a"), "token", 1, now())
+    of_a_lease = {word for word in dir(lease) if not word.startswith("_")} - inner
+
+    @app.task(base=LockedTask, bind=True)
+    def work(self: Any) -> Any:
+        lock = self.lock
+        assert {word for word in of_a_lease if not hasattr(lock, word)} == set()
+        for word in of_a_lease:
+            is_of_lease, is_of_lock = callable(getattr(lease, word)), callable(getattr(lock, word))
+            assert is_of_lease == is_of_lock, word
+        lock.check()
+        lock.renew()
+        lock.renew(60)
+        assert (lock.token, lock.fence, lock.stop_requested) == ("", 0, False)
+        assert lock.state is State.HELD
+        assert lock.remaining > 3600
+        assert time.time() - lock.acquired_at < 60
+        assert lock.release() is True
+        return "ran"
+
+    with locks_disabled():
+        assert work.delay().get() == "ran"
+
+
 def test_locks_disabled_ends_with_its_block(app: Celery, locks: Locks) -> None:
     bill = task(app)
     with hold_lock("invoice:1", app=app):
@@ -257,6 +302,20 @@ def test_hold_lock_takes_all_slots_or_some(app: Celery, locks: Locks) -> None:
         assert limited.delay(1).get() == "invoice:1"
     with hold_lock("invoice:1", app=app), pytest.raises(LimitMismatch):
         limited.apply((1,), throw=True)
+
+
+@pytest.mark.parametrize("slots", [0, -1, 3, 1.5, True])
+def test_hold_lock_refuses_slots_that_there_are_not(app: Celery, locks: Locks, slots: Any) -> None:
+    with pytest.raises(LockUsageError, match="whole number from 1 to the limit, 2"):
+        with hold_lock("invoice:1", app=app, limit=2, slots=slots):
+            pass
+    assert not locks.is_locked("invoice:1")
+
+
+def test_hold_lock_refuses_a_limit_of_none(app: Celery, locks: Locks) -> None:
+    with pytest.raises(LockUsageError, match="limit of lock 'invoice:1' is 0"):
+        with hold_lock("invoice:1", app=app, limit=0):
+            pass
 
 
 def test_hold_lock_conflicts_with_a_holder(app: Celery, locks: Locks) -> None:

@@ -1,0 +1,193 @@
+"""Buffers where something is wrong: names that look alike, a face that does not fit, no server."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_locks import AsyncLocks, Locks, LockUnavailable, LockUsageError
+from celery_locks.keeper import keeper
+from celery_locks.recipes import AsyncBuffer, Buffer
+from tests.contract.places import Place, make_place
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(params=["valkey", "redis7", "fakeredis", "cluster"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = make_place(request.param, request.getfixturevalue)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def locks(place: Place) -> Iterator[Locks]:
+    before = keeper.tokens
+    yield place.locks()
+    for token in keeper.tokens - before:
+        keeper.discard(token)
+
+
+def in_loop(place: Place, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
+    async def run() -> None:
+        locks = place.async_locks()
+        try:
+            await test(locks)
+        finally:
+            await locks.close()
+
+    asyncio.run(run())
+
+
+def absorbed(buffer: Buffer, user: str) -> list[Any]:
+    got: list[Any] = []
+    buffer.absorb(user, got.extend)
+    return got
+
+
+class Struck(BaseException):
+    """As a time limit or Ctrl-C would."""
+
+
+def gone() -> LockUnavailable:
+    return LockUnavailable("no answer")
+
+
+def away(locks: Locks | AsyncLocks, **errors: Callable[[], BaseException]) -> None:
+    """From now on these verbs get no answer, but an error."""
+    store: Any = locks._store
+    perform = store.perform
+
+    def performed(effect: Any) -> Any:
+        error = errors.get(getattr(getattr(effect, "script", None), "verb", ""))
+        if error:
+            raise error()
+        return perform(effect)
+
+    store.perform = performed
+
+
+def test_buffers_whose_names_look_alike_share_nothing(locks: Locks) -> None:
+    """One would absorb the other's messages, and leave that one's users counted for ever."""
+    pairs = [("mem", "x:ann"), ("mem:x", "ann"), ("mem%3Ax", "ann"), ("mem%3A", "x:ann")]
+    for name, user in pairs:
+        Buffer(locks, name).push(user, name)
+    for name, user in pairs:
+        buffer = Buffer(locks, name)
+        assert buffer.users() == {user: 1}
+        assert absorbed(buffer, user) == [name]
+        assert buffer.users() == {}
+
+
+def test_buffer_lock_name_is_the_plain_one_where_it_can_be() -> None:
+    """What waits on a server from before must be found."""
+    locks = Locks.from_url("redis://nowhere")
+    assert Buffer(locks, "memory").lock_name("ann:1%") == "memory:ann:1%"
+
+
+def test_buffer_refuses_what_no_lock_can_be_named() -> None:
+    """A message that was pushed and could never be absorbed would be lost."""
+    place = make_place("fakeredis", lambda _: None)
+    buffer = Buffer(place.locks(), "n" * 300)
+    with pytest.raises(LockUsageError, match="601 bytes long; 512 is the most"):
+        buffer.push("u" * 300, 1)
+    assert place.keys() == set()
+    place.close()
+
+
+def test_buffer_wants_the_face_that_fits() -> None:
+    blocking, awaited = Locks.from_url("redis://nowhere"), AsyncLocks.from_url("redis://nowhere")
+    with pytest.raises(LockUsageError, match="use AsyncBuffer"):
+        Buffer(awaited, "memory")  # type: ignore[arg-type]
+    with pytest.raises(LockUsageError, match="use Buffer"):
+        AsyncBuffer(blocking, "memory")  # type: ignore[arg-type]
+    with pytest.raises(LockUsageError, match="needs Locks, not None"):
+        Buffer(None, "memory")  # type: ignore[arg-type]
+
+
+def test_buffer_that_blocks_refuses_a_coroutine() -> None:
+    """Nobody would await it."""
+
+    async def ready(user: str) -> None: ...
+
+    with pytest.raises(LockUsageError, match="on_ready is a coroutine"):
+        Buffer(Locks.from_url("redis://nowhere"), "memory", on_ready=ready)
+
+
+def test_buffer_awaits_on_ready(place: Place) -> None:
+    """Never awaited, it would tell nobody that there is work."""
+    told: list[str] = []
+
+    async def ready(user: str) -> None:
+        await asyncio.sleep(0)
+        told.append(user)
+
+    async def test(locks: AsyncLocks) -> None:
+        await AsyncBuffer(locks, "memory", threshold=2, on_ready=ready).push("ann", 1)
+        assert told == []
+        await AsyncBuffer(locks, "memory", threshold=2, on_ready=ready).push("ann", 2)
+        await AsyncBuffer(locks, "memory", threshold=2, on_ready=told.append).push("ann", 3)
+        assert told == ["ann", "ann"]
+
+    in_loop(place, test)
+
+
+def test_buffer_work_that_failed_says_so_though_the_server_is_away(
+    locks: Locks, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is the work's, and the batch is brought back when the keeper has been heard."""
+    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+    buffer.push("ann", 1)
+
+    def work(messages: list[Any]) -> None:
+        away(locks, end_batch=gone, release=gone)
+        raise OSError("the work failed")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(OSError, match="the work failed"):
+        buffer.absorb("ann", work)
+    [said] = [line for line in caplog.records if getattr(line, "event", "") == "owed"]
+    assert said.getMessage() == "lock 'memory:ann' is given back as soon as possible: no answer"
+    assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
+
+
+def test_buffer_awaited_work_is_cancelled_though_the_server_is_away(place: Place) -> None:
+    """A task that was cancelled must end as one, or whoever cancelled it waits in vain."""
+    other = Buffer(place.locks(), "memory")
+
+    async def test(locks: AsyncLocks) -> None:
+        buffer, begun = AsyncBuffer(locks, "memory"), asyncio.Event()
+        await buffer.push("ann", 1)
+
+        async def work(messages: list[Any]) -> None:
+            away(locks, end_batch=gone, release=gone)
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(buffer.absorb("ann", work))
+        await asyncio.wait_for(begun.wait(), 15)
+        task.cancel()
+        await asyncio.wait([task], timeout=15)
+        assert task.cancelled()
+
+    in_loop(place, test)
+    assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
+
+
+def test_buffer_that_is_interrupted_while_it_takes_goes_on_so(locks: Locks, place: Place) -> None:
+    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+    buffer.push("ann", 1)
+    away(locks, take_batch=Struck, release=gone)
+    with pytest.raises(Struck):
+        absorbed(buffer, "ann")
+    assert wait_until(lambda: absorbed(other, "ann"), what="the lock to be given back") == [1]
+
+
+def test_buffer_says_that_work_could_not_be_ended(locks: Locks, place: Place) -> None:
+    """It was done, but the batch comes again: that is no success."""
+    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+    buffer.push("ann", 1)
+    away(locks, end_batch=gone, release=gone)
+    with pytest.raises(LockUnavailable):
+        absorbed(buffer, "ann")
+    assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
