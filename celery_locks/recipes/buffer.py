@@ -20,6 +20,7 @@ from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, LockSpec, this_process
+from celery_locks.recipes.once import release
 from celery_locks.recipes.values import as_json, check_count, check_key
 from celery_locks.store.base import Flow
 from celery_locks.store.recipe_verbs import Place, RecipeVerbs
@@ -95,10 +96,7 @@ class _BufferFlows:
             return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
             # A batch that it may have stays in flight until the next one comes.
-            try:
-                yield from flows.release(lease)
-            except LockUnavailable as error:
-                logs.owed(lease.name, error)
+            yield from release(self._faces, lease)
             raise
 
     def _end(self, user: str, batch: Batch, *, done: bool) -> Flow[None]:
