@@ -318,8 +318,11 @@ class Keeper:
         for debt in debts:
             if now() >= until:
                 return
-            self._debts.pop(debt.token, None)
-            if not self._paid(debt, until - now()):
+            is_paid = self._paid(debt, until - now())
+            if self._debts.get(debt.token) is not debt:
+                continue  # more is owed for it by now
+            del self._debts[debt.token]
+            if not is_paid:
                 self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
                 for unpaid in debts:
                     unpaid.due = now() + 0.25

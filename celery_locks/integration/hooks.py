@@ -9,7 +9,8 @@ from typing import Any
 
 from celery import signals
 
-from celery_locks.integration import places, remote, task_events
+from celery_locks.integration import lifecycle, places, remote, task_events
+from celery_locks.keeper import keeper
 
 
 def connect() -> None:
@@ -18,6 +19,12 @@ def connect() -> None:
     signals.worker_init.connect(task_events.follow_worker)
     signals.worker_init.connect(places.free_on_revoke)
     signals.task_revoked.connect(_when_a_message_is_revoked)
+    lifecycle.at_end_of_child(_settle)
+
+
+def _settle() -> None:
+    """A child is recycled while the server is away for a moment: what it owes dies with it."""
+    keeper.settle(3.0)
 
 
 def _when_a_message_is_revoked(

@@ -193,6 +193,17 @@ class LockedTask(_TypedTask[P, R_co]):
             options = _with_lock(self, lock, options)
         return super().apply(args, kwargs, *positional, **options)
 
+    def on_replace(self, sig: Any) -> Any:
+        """Count the replacement down to the link that keeps our id; Celery does so at the top only.
+
+        Else it would be taken for a copy of the message that it replaces.
+        """
+        nesting = (self.request.replaced_task_nesting or 0) + 1
+        link = sig
+        while link := _last_link(link):
+            link["options"] = {**(link.get("options") or {}), "replaced_task_nesting": nesting}
+        return super().on_replace(sig)
+
     def after_return(self, *outcome: Any) -> None:
         """Release whatever is still held; in the worker's main process that is nothing."""
         execution = self.request.get("celery_locks_execution") if unreleased else None
@@ -207,6 +218,14 @@ def _when_a_task_has_ended(task: Any = None, state: str | None = None, **_: Any)
     began = request.get("celery_locks_execution") is not None
     if isinstance(task, LockedTask) and not began and state != RETRY:
         leave_queue_of(request, task.app)
+
+
+def _last_link(sig: Mapping[str, Any]) -> Any:
+    """Of a chain or a chord the part that ends it; None of anything else."""
+    parts = sig.get("kwargs") or {}
+    if sig.get("subtask_type") == "chord":
+        return parts.get("body")
+    return (parts.get("tasks") or [None])[-1] if sig.get("subtask_type") == "chain" else None
 
 
 _OWN = {"lock_options", "lock"}

@@ -14,6 +14,7 @@ URL = os.environ.get("RECIPE_URL", "redis://localhost:1")
 app = Celery("recipes", broker=URL, backend=URL)
 app.conf.broker_connection_retry_on_startup = True
 app.conf.locks_ttl = 1.5
+app.conf.locks_url = os.environ.get("RECIPE_LOCKS_URL", URL)
 app.conf.worker_hijack_root_logger = False
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task, chain, chord
 
 from celery_locks import Holder, LockedTask, Locks
 from celery_locks.integration.header import HEADER
@@ -54,3 +54,23 @@ def take_place(locks: Locks, name: str, task_id: str) -> str:
     holder = Holder(task_id=task_id, task="job", retries=-1)
     assert isinstance(locks.perform(locks.verbs.acquire(LockSpec(name, 60), token, holder)), int)
     return token
+
+
+def test_replacement_is_counted_down_to_the_link_that_keeps_the_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else that link would be taken for a copy of the task which it replaces."""
+    app = Celery("replaced", broker="memory://", set_as_current=False)
+
+    def nothing() -> None: ...
+
+    host = app.task(name="host", base=LockedTask, lock_key="k")(nothing)
+    part = app.task(name="part")(nothing)
+    monkeypatch.setattr(Task, "on_replace", lambda self, sig: sig)
+    inner = chord([part.s()], chain(part.s(), part.s()))
+    host.push_request(replaced_task_nesting=2)
+    sig = host.on_replace(chord([part.s()], chain(part.s(), inner)))
+    host.pop_request()
+    links = [sig.body, sig.body.tasks[-1], sig.body.tasks[-1].body.tasks[-1]]
+    assert [link.options["replaced_task_nesting"] for link in links] == [3, 3, 3]
+    app.close()

@@ -16,7 +16,7 @@ from celery_locks.keeper import Keeper
 from celery_locks.lease import Lease, State
 from celery_locks.model import LockSpec
 from celery_locks.store.base import Call
-from celery_locks.store.verbs import RENEW_BATCH, Lost, Verbs
+from celery_locks.store.verbs import RENEW_BATCH, Lost, Mark, Verbs
 from tests.support.waiting import wait_until
 
 
@@ -285,6 +285,25 @@ def test_debt_is_paid_when_the_store_is_back(keeper: Still, store: Store, clock:
     keeper.turn()
     assert store.verbs() == ["release", "release"]
     assert store.calls[-1].args[:2] == ("a", "t")
+
+
+def test_debt_that_grows_while_it_is_paid_is_paid_as_it_is_then(
+    keeper: Still, store: Store, clock: Clock
+) -> None:
+    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5)
+    mark = Mark("d:j", 1, 60.0)
+    perform = store.perform
+
+    def owe_more(call: Any) -> Any:
+        store.perform = perform  # type: ignore[method-assign]
+        keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5, marks=[mark])
+        return perform(call)
+
+    store.perform = owe_more  # type: ignore[method-assign]
+    keeper.turn()
+    keeper.turn()
+    assert store.verbs() == ["release", "release"]
+    assert "d:j" in store.calls[-1].args
 
 
 def test_debt_is_dropped_when_the_lock_lapsed_anyway(

@@ -131,6 +131,21 @@ def test_reuse_never_after_a_lost_lease(site: Site, key: str) -> None:
     assert site.count(f"risk {key}") == 1
 
 
+def test_what_a_recycled_child_owes_is_given_back_before_it_ends() -> None:
+    """The lock server is away for two seconds, and the child has had its one task."""
+    with EmbeddedServer() as server, EmbeddedServer() as of_locks:
+        env = {"RECIPE_URL": server.url, "RECIPE_LOCKS_URL": of_locks.url}
+        with Worker(APP, concurrency=1, arguments=("--max-tasks-per-child", "1"), env=env):
+            site = Site(server, "prefork")
+            result = site.send("pay", "k", pause=0.5)
+            site.wait_noted("pay k")
+            of_locks.ask("CLIENT", "PAUSE", "2500", "ALL")
+            result.get(timeout=20)
+            assert site.send("pay", "k").get(timeout=20) == {"paid": "k"}
+            assert site.count("pay k") == 1
+            site.close()
+
+
 def test_task_killed_in_the_middle_is_done_by_the_next(site: Site, key: str) -> None:
     if site.pool != "prefork":
         pytest.skip("Elsewhere the whole worker dies.")
