@@ -293,3 +293,12 @@ class AsyncMailbox:
         if self._link:
             await self._link.close()
         self._link = None
+
+    def abandon(self) -> None:
+        """The loop has ended, and the reader with it."""
+        if self._reader:
+            # Who closed the loop under it could not know of it: no complaint.
+            self._reader._log_destroy_pending = False  # type: ignore[attr-defined]
+        if self._link:
+            self._link.abandon()
+        self._link = None
