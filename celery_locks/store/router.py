@@ -96,7 +96,7 @@ class Router:
             if isinstance(reply, WireError):
                 trouble = str(reply)
             elif isinstance(reply, ErrorReply):
-                code = _code(reply)
+                code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # it answered, and well
                     data = call.script.by_text(call.root, call.args)
@@ -182,7 +182,8 @@ class Router:
         raise WireError(f"nobody of the {self._site} says where the primary is: {trouble}")
 
 
-def _code(reply: ErrorReply) -> str:
+def code_of(reply: ErrorReply) -> str:
+    """Which of the known errors it is; "" for any other."""
     found = _CODE.search(reply.text)
     if found:
         return found.group(1)

@@ -3,14 +3,17 @@
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from celery_locks import AsyncLocks, Locks
+from celery_locks.store import mailbox
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.waiting import wait_until
 
+Open = Callable[..., Any]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -53,3 +56,49 @@ def test_loop_that_has_ended_leaves_no_connection(
     assert busy
     assert busy.release()
     others.close()
+
+
+def listeners(server: EmbeddedServer) -> int:
+    with server.client() as client:
+        return len(client.pubsub_channels())
+
+
+def test_refusal_that_passes_is_put_to_the_test_again(
+    face: Open, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was full once would else be polled for the life of the process."""
+    monkeypatch.setattr(mailbox, "_RETRY", 0.1)
+    near, far = face(server.url), Locks.from_url(server.url)
+    near.info("busy")  # it has one connection, and gets no other
+    busy = far.acquire("busy")
+    assert busy
+    with server.client() as client:
+        client.config_set("maxclients", len(client.client_list()))
+        assert near.acquire("busy", wait=0.5) is None
+        client.config_set("maxclients", 1000)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(near.acquire, "busy", wait=30)
+        wait_until(lambda: listeners(server) == 1, what="it to listen")
+        assert busy.release()
+        near.release(waiting.result(10))
+    far.close()
+
+
+def test_refusal_of_permission_is_final(
+    face: Open, server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody gives that right while we run: asking again and again would fill the server's log."""
+    with server.client() as client:
+        client.acl_setuser("shy", enabled=True, passwords=["+p"], keys=["*"], commands=["+@all"])
+    near = face(server.url.replace("//", "//shy:p@"))
+    far = Locks.from_url(server.url)
+    busy = far.acquire("busy")
+    assert busy
+    for _ in range(3):
+        assert near.acquire("busy", wait=0.5) is None
+    with server.client() as client:
+        refused = [entry for entry in client.acl_log() if entry["reason"] == "channel"]
+    assert [entry["count"] for entry in refused] == [1]
+    assert [r.getMessage() for r in caplog.records if "refuses a subscription" in r.getMessage()]
+    assert busy.release()
+    far.close()
