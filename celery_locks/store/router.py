@@ -155,8 +155,9 @@ class Router:
     def _cluster_node(self, root: str, deadline: float) -> Steps:
         if not self._slots:
             reply, source = yield from self._ask_any(pack("CLUSTER", "SLOTS"), deadline)
+            # A node that does not say its host (NULL or empty) has that of the one we asked.
             self._slots = [
-                (first, last, (node[0].decode() or source[0], node[1]))
+                (first, last, (node[0].decode() if node[0] else source[0], node[1]))
                 for first, last, node, *_ in reply
             ]
         slot = key_slot(root.encode())
