@@ -98,20 +98,36 @@ class Mailbox:
         self._reading = threading.Lock()
         self._pulse = _Pulse()
         self._ear = _Ear()
+        self._failures = 0
 
-    def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
-        """Keep mail for ``token``; answers the channel, None if not connected, "-" if deaf."""
+    def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
+        """Keep mail for ``token``; answers the channel, None if not connected, "-" if it must poll.
+
+        ``WireError`` if it tried to subscribe and could not.
+        """
         if self._link is None and not connect:
             return None
         if self._link is None and not self._ear.is_deaf:
-            with self._reading:
-                if self._link is None:
-                    self._subscribe(now() + budget)
+            self._connect(deadline)
         if self._link is None:
             self.unexpect(token)
             return "-"
         self._tickets.setdefault(token, _Ticket())
         return self.channel
+
+    def _connect(self, deadline: float) -> None:
+        """Subscribe, or wait while another does: what comes of it, by the deadline, is ours too."""
+        failures = self._failures
+        if not self._reading.acquire(timeout=max(0.0, deadline - now())):
+            return
+        try:
+            if self._link is None and not self._ear.is_deaf and self._failures == failures:
+                self._subscribe(deadline)
+        except WireError:
+            self._failures += 1
+            raise
+        finally:
+            self._reading.release()
 
     def expects(self, token: str) -> bool:
         return token in self._tickets
@@ -229,18 +245,34 @@ class AsyncMailbox:
         self._connecting = asyncio.Lock()
         self._pulse = _Pulse()
         self._ear = _Ear()
+        self._failures = 0
 
-    async def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
+    async def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
         if self._link is None and not connect:
             return None
-        async with self._connecting:
-            if self._link is None and not self._ear.is_deaf:
-                await self._subscribe(now() + budget)
+        if self._link is None and not self._ear.is_deaf:
+            await self._connect(deadline)
         if self._link is None:
             self.unexpect(token)
             return "-"
         self._letters.setdefault(token, _Letter())
         return self.channel
+
+    async def _connect(self, deadline: float) -> None:
+        failures = self._failures
+        try:
+            async with asyncio.timeout(deadline - now()):
+                await self._connecting.acquire()
+        except TimeoutError:
+            return
+        try:
+            if self._link is None and not self._ear.is_deaf and self._failures == failures:
+                await self._subscribe(deadline)
+        except WireError:
+            self._failures += 1
+            raise
+        finally:
+            self._connecting.release()
 
     def expects(self, token: str) -> bool:
         return token in self._letters

@@ -116,11 +116,12 @@ class RedisStore:
             return "-"
         if not listen.connect and not self._mailboxes:
             return None
+        deadline = now() + listen.budget
         try:
-            address = drive(self._router.address(listen.root, now() + listen.budget), self._step)
+            address = drive(self._router.address(listen.root, deadline), self._step)
             mailbox = self._mailbox(address)
             self._unlisten_elsewhere(mailbox, listen.token)
-            return mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+            return mailbox.expect(listen.token, connect=listen.connect, deadline=deadline)
         except WireError:
             self._router.forget()
             self.unlisten(listen.token)
@@ -240,11 +241,12 @@ class AsyncRedisStore:
             return "-"
         if not listen.connect and not self._mine:
             return None
+        deadline = now() + listen.budget
         try:
-            finding = self._router.address(listen.root, now() + listen.budget)
+            finding = self._router.address(listen.root, deadline)
             mailbox = self._mailbox(await adrive(finding, self._step))
             self._unlisten_elsewhere(mailbox, listen.token)
-            return await mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+            return await mailbox.expect(listen.token, connect=listen.connect, deadline=deadline)
         except WireError:
             self._router.forget()
             self.unlisten(listen.token)

@@ -2,15 +2,20 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from celery_locks import AsyncLocks, Locks
+from celery_locks import AsyncLocks, Locks, LockUnavailable
 from celery_locks.store import mailbox
+from celery_locks.store.base import Listen
+from celery_locks.store.redis import AsyncRedisStore, RedisStore
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.news import at_most
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Any]
@@ -102,3 +107,87 @@ def test_refusal_of_permission_is_final(
     assert [r.getMessage() for r in caplog.records if "refuses a subscription" in r.getMessage()]
     assert busy.release()
     far.close()
+
+
+def wait_in_threads(url: str, count: int, **asked: Any) -> list[Any]:
+    locks = Locks.from_url(url)
+    with ThreadPoolExecutor(count) as pool:
+        all_asked = [pool.submit(locks.acquire, "busy", **asked) for _ in range(count)]
+        answers = [one.exception() or one.result() for one in all_asked]
+    locks.close()
+    return answers
+
+
+def wait_in_tasks(url: str, count: int, **asked: Any) -> list[Any]:
+    async def main() -> list[Any]:
+        locks = AsyncLocks.from_url(url)
+        all_asked = [locks.acquire("busy", **asked) for _ in range(count)]
+        answers = await asyncio.gather(*all_asked, return_exceptions=True)
+        await locks.close()
+        return answers
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", [wait_in_threads, wait_in_tasks])
+def test_waiters_do_not_wait_for_each_other_at_a_silent_server(
+    valkey: EmbeddedServer, proxy: Proxy, wait: Callable[..., list[Any]]
+) -> None:
+    """One listens for all, and it fails for all: the last of many is told as soon as the first."""
+    far = Locks.from_url(valkey.url)
+    busy = far.acquire("busy")
+    assert busy
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(wait, proxy.url, 10, ttl=3, wait=30)
+        wait_until(lambda: (info := far.info("busy")) and len(info.waiters) == 10)
+        proxy.black_hole()
+        proxy.cut()
+        with at_most(3, "to listen and to ask, each a second"):
+            assert [type(answer) for answer in answers.result(30)] == [LockUnavailable] * 10
+    assert busy.release()
+    far.close()
+
+
+def listens(budget: float) -> Listen:
+    return Listen("p:{0}:", os.urandom(8).hex(), connect=True, budget=budget)
+
+
+def test_thread_that_has_little_time_does_not_wait_for_one_that_has_much(proxy: Proxy) -> None:
+    """It polls meanwhile; and the next one tries again, for silence passes."""
+    store = RedisStore.from_url(proxy.url, "p")
+    proxy.black_hole()
+    with ThreadPoolExecutor() as pool:
+        patient = pool.submit(store.perform, listens(2))
+        wait_until(lambda: proxy.connections == 1)
+        with at_most(0.2):
+            assert store.perform(listens(0.2)) == "-"
+        assert patient.result(10) == "-"
+    proxy.pass_through()
+    assert store.perform(listens(2)).startswith("p:w:")
+    store.close()
+
+
+async def test_task_that_has_little_time_does_not_wait_for_one_that_has_much(proxy: Proxy) -> None:
+    store = AsyncRedisStore.from_url(proxy.url, "p")
+    proxy.black_hole()
+    patient = asyncio.create_task(store.perform(listens(2)))
+    await asyncio.sleep(0)
+    with at_most(0.2):
+        assert await store.perform(listens(0.2)) == "-"
+    assert not patient.done()
+    assert await patient == "-"
+    proxy.pass_through()
+    assert (await store.perform(listens(2))).startswith("p:w:")
+    await store.close()
+
+
+async def test_task_that_is_cancelled_fails_nobody_else(proxy: Proxy) -> None:
+    """Its subscription ends with it; the next in line makes its own."""
+    store = AsyncRedisStore.from_url(proxy.url, "p")
+    proxy.black_hole()
+    first, second = (asyncio.create_task(store.perform(listens(10))) for _ in range(2))
+    await asyncio.to_thread(wait_until, lambda: proxy.connections == 1)
+    proxy.pass_through()
+    first.cancel()
+    assert (await second).startswith("p:w:")
+    await store.close()
