@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from contextlib import suppress
 from typing import Literal
 
 from celery_locks.clock import now
 from celery_locks.store.resp import ErrorReply, Reply, pack
+from celery_locks.store.router import code_of
 from celery_locks.store.wire import AsyncLink, AsyncWire, Link, Wire, WireError
 
 logger = logging.getLogger("celery_locks")
 
 # A connection that was silent this long is asked whether it still lives.
 _SILENCE = 5.0
+# A server that refused a subscription, but not for good, is asked again after this long.
+_RETRY = 3.0
 
 
 def _mail_in(reply: Reply) -> tuple[str, int]:
@@ -50,10 +54,26 @@ class _Pulse:
         return "ask"
 
 
-def _say_deaf(reply: ErrorReply) -> bool:
-    """Without the right to listen, waiters ask again and again instead."""
-    logger.warning("waiting for locks is slow: the server refuses a subscription: %s", reply.text)
-    return True
+class _Ear:
+    """Whether the server lets us listen; while it does not, waiters ask again and again instead."""
+
+    def __init__(self) -> None:
+        self._deaf_until = 0.0
+
+    @property
+    def is_deaf(self) -> bool:
+        return now() < self._deaf_until
+
+    def refused(self, reply: ErrorReply) -> None:
+        """For good without the right to listen; else, as by a server that is full, for now."""
+        if not self._deaf_until:
+            logger.warning(
+                "waiting for locks is slow: the server refuses a subscription: %s", reply.text
+            )
+        self._deaf_until = math.inf if code_of(reply) == "NOPERM" else now() + _RETRY
+
+    def hears(self) -> None:
+        self._deaf_until = 0.0
 
 
 class _Ticket:
@@ -77,20 +97,37 @@ class Mailbox:
         self._tickets: dict[str, _Ticket] = {}
         self._reading = threading.Lock()
         self._pulse = _Pulse()
-        self._is_deaf = False
+        self._ear = _Ear()
+        self._failures = 0
 
-    def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
-        """Keep mail for ``token``; answers the channel, None if not connected, "-" if deaf."""
+    def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
+        """Keep mail for ``token``; answers the channel, None if not connected, "-" if it must poll.
+
+        ``WireError`` if it tried to subscribe and could not.
+        """
         if self._link is None and not connect:
             return None
-        if self._link is None and not self._is_deaf:
-            with self._reading:
-                if self._link is None:
-                    self._subscribe(now() + budget)
-        if self._is_deaf:
+        if self._link is None and not self._ear.is_deaf:
+            self._connect(deadline)
+        if self._link is None:
+            self.unexpect(token)
             return "-"
         self._tickets.setdefault(token, _Ticket())
         return self.channel
+
+    def _connect(self, deadline: float) -> None:
+        """Subscribe, or wait while another does: what comes of it, by the deadline, is ours too."""
+        failures = self._failures
+        if not self._reading.acquire(timeout=max(0.0, deadline - now())):
+            return
+        try:
+            if self._link is None and not self._ear.is_deaf and self._failures == failures:
+                self._subscribe(deadline)
+        except WireError:
+            self._failures += 1
+            raise
+        finally:
+            self._reading.release()
 
     def expects(self, token: str) -> bool:
         return token in self._tickets
@@ -107,9 +144,10 @@ class Mailbox:
             raise WireError(f"cannot subscribe: {error}") from error
         if isinstance(reply, ErrorReply):
             link.close()
-            self._is_deaf = _say_deaf(reply)
+            self._ear.refused(reply)
             return
         self._link = link
+        self._ear.hears()
         self._pulse.heard()
 
     def wait(self, token: str, seconds: float) -> int:
@@ -206,18 +244,35 @@ class AsyncMailbox:
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._pulse = _Pulse()
-        self._is_deaf = False
+        self._ear = _Ear()
+        self._failures = 0
 
-    async def expect(self, token: str, *, connect: bool, budget: float) -> str | None:
+    async def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
         if self._link is None and not connect:
             return None
-        async with self._connecting:
-            if self._link is None and not self._is_deaf:
-                await self._subscribe(now() + budget)
-        if self._is_deaf:
+        if self._link is None and not self._ear.is_deaf:
+            await self._connect(deadline)
+        if self._link is None:
+            self.unexpect(token)
             return "-"
         self._letters.setdefault(token, _Letter())
         return self.channel
+
+    async def _connect(self, deadline: float) -> None:
+        failures = self._failures
+        try:
+            async with asyncio.timeout(deadline - now()):
+                await self._connecting.acquire()
+        except TimeoutError:
+            return
+        try:
+            if self._link is None and not self._ear.is_deaf and self._failures == failures:
+                await self._subscribe(deadline)
+        except WireError:
+            self._failures += 1
+            raise
+        finally:
+            self._connecting.release()
 
     def expects(self, token: str) -> bool:
         return token in self._letters
@@ -239,9 +294,10 @@ class AsyncMailbox:
             raise
         if isinstance(reply, ErrorReply):
             await link.close()
-            self._is_deaf = _say_deaf(reply)
+            self._ear.refused(reply)
             return
         self._link = link
+        self._ear.hears()
         self._pulse.heard()
         self._reader = asyncio.create_task(self._read(link))
 
@@ -292,4 +348,13 @@ class AsyncMailbox:
             self._reader.cancel()
         if self._link:
             await self._link.close()
+        self._link = None
+
+    def abandon(self) -> None:
+        """The loop has ended, and the reader with it."""
+        if self._reader:
+            # Who closed the loop under it could not know of it: no complaint.
+            self._reader._log_destroy_pending = False  # type: ignore[attr-defined]
+        if self._link:
+            self._link.abandon()
         self._link = None

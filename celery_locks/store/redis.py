@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
-from celery_locks.store.wire import AsyncWire, Wire, WireError, forget_at_fork
+from celery_locks.store.wire import AsyncWire, Wire, WireError, forget_at_fork, of_this_loop
 
 _NO_PLACE: Address = ("in this process", 0)
 # A store that cannot listen (fakeredis) lets its waiters look this often.
@@ -33,6 +32,11 @@ _DEAF_POLL = 0.2
 
 def _channel(prefix: str) -> str:
     return f"{prefix}:w:{os.urandom(8).hex()}"
+
+
+def _abandon_all(mailboxes: dict[Address, AsyncMailbox]) -> None:
+    for mailbox in mailboxes.values():
+        mailbox.abandon()
 
 
 class RedisStore:
@@ -112,11 +116,12 @@ class RedisStore:
             return "-"
         if not listen.connect and not self._mailboxes:
             return None
+        deadline = now() + listen.budget
         try:
-            address = drive(self._router.address(listen.root, now() + listen.budget), self._step)
+            address = drive(self._router.address(listen.root, deadline), self._step)
             mailbox = self._mailbox(address)
             self._unlisten_elsewhere(mailbox, listen.token)
-            return mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+            return mailbox.expect(listen.token, connect=listen.connect, deadline=deadline)
         except WireError:
             self._router.forget()
             self.unlisten(listen.token)
@@ -192,9 +197,7 @@ class AsyncRedisStore:
 
     def after_fork(self) -> None:
         self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}
-        self._mailboxes: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, dict[Address, AsyncMailbox]
-        ] = weakref.WeakKeyDictionary()
+        self._mailboxes: dict[asyncio.AbstractEventLoop, dict[Address, AsyncMailbox]] = {}
 
     def twin(self) -> RedisStore:
         return self._twin
@@ -238,11 +241,12 @@ class AsyncRedisStore:
             return "-"
         if not listen.connect and not self._mine:
             return None
+        deadline = now() + listen.budget
         try:
-            finding = self._router.address(listen.root, now() + listen.budget)
+            finding = self._router.address(listen.root, deadline)
             mailbox = self._mailbox(await adrive(finding, self._step))
             self._unlisten_elsewhere(mailbox, listen.token)
-            return await mailbox.expect(listen.token, connect=listen.connect, budget=listen.budget)
+            return await mailbox.expect(listen.token, connect=listen.connect, deadline=deadline)
         except WireError:
             self._router.forget()
             self.unlisten(listen.token)
@@ -250,7 +254,7 @@ class AsyncRedisStore:
 
     @property
     def _mine(self) -> dict[Address, AsyncMailbox]:
-        return self._mailboxes.setdefault(asyncio.get_running_loop(), {})
+        return of_this_loop(self._mailboxes, dict, _abandon_all)
 
     def _mailbox(self, address: Address) -> AsyncMailbox:
         mailbox = self._mine.get(address)

@@ -96,7 +96,7 @@ class Router:
             if isinstance(reply, WireError):
                 trouble = str(reply)
             elif isinstance(reply, ErrorReply):
-                code = _code(reply)
+                code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # it answered, and well
                     data = call.script.by_text(call.root, call.args)
@@ -155,8 +155,9 @@ class Router:
     def _cluster_node(self, root: str, deadline: float) -> Steps:
         if not self._slots:
             reply, source = yield from self._ask_any(pack("CLUSTER", "SLOTS"), deadline)
+            # A node that does not say its host (NULL or empty) has that of the one we asked.
             self._slots = [
-                (first, last, (node[0].decode() or source[0], node[1]))
+                (first, last, (node[0].decode() if node[0] else source[0], node[1]))
                 for first, last, node, *_ in reply
             ]
         slot = key_slot(root.encode())
@@ -182,7 +183,8 @@ class Router:
         raise WireError(f"nobody of the {self._site} says where the primary is: {trouble}")
 
 
-def _code(reply: ErrorReply) -> str:
+def code_of(reply: ErrorReply) -> str:
+    """Which of the known errors it is; "" for any other."""
     found = _CODE.search(reply.text)
     if found:
         return found.group(1)

@@ -7,7 +7,9 @@ stale connection costs one more try, not a round trip each time. After a fork th
 none.
 
 This is the only file that touches what redis-py does not promise: ``Connection._sock`` and, async,
-``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8.
+``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8. Nor does asyncio
+promise the ``_sock`` of a transport, which is asked for when its loop has ended; without it, the
+socket is closed a little later and with a warning.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import re
 import socket
 import struct
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import redis.exceptions
 
@@ -33,6 +36,8 @@ _CHUNK = 8192
 _CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
 _UNSEND = struct.pack("@ii", 1, 0)
+
+T = TypeVar("T")
 
 
 class Forgetful(Protocol):
@@ -304,6 +309,43 @@ class AsyncLink:
             writer.transport.abort()
         await self.close()
 
+    def abandon(self) -> None:
+        """Close, when the loop has ended: it can do nothing any more, so it is done for it."""
+        writer = self._connection._writer
+        self._connection._reader = self._connection._writer = None
+        if not writer:
+            return
+        with suppress(RuntimeError):  # it is marked as closed before it asks its loop
+            writer.transport.abort()
+        tls = getattr(writer.transport, "_ssl_protocol", None)
+        transport = tls._transport if tls else writer.transport
+        sock = getattr(transport, "_sock", None)
+        if sock:
+            sock.close()
+            transport._sock = None
+
+
+def of_this_loop(
+    by_loop: dict[asyncio.AbstractEventLoop, T], new: Callable[[], T], abandon: Callable[[T], None]
+) -> T:
+    """What the running loop has. When it is a new one, what ended loops had is abandoned.
+
+    A connection holds its loop, so nothing that holds the connection would ever go by itself.
+    """
+    loop = asyncio.get_running_loop()
+    mine = by_loop.get(loop)
+    if mine is None:
+        for other in list(by_loop):  # loops of other threads add to it
+            if other.is_closed() and (theirs := by_loop.pop(other, None)) is not None:
+                abandon(theirs)
+        mine = by_loop[loop] = new()
+    return mine
+
+
+def _abandon_all(links: list[AsyncLink]) -> None:
+    for link in links:
+        link.abandon()
+
 
 class AsyncWire:
     """All connections of this process to one node, kept apart by event loop."""
@@ -311,13 +353,12 @@ class AsyncWire:
     def __init__(self, site: Site, address: Address) -> None:
         self._site = site
         self._address = address
-        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncLink]]
-        self._idle = weakref.WeakKeyDictionary()
+        self._idle: dict[asyncio.AbstractEventLoop, list[AsyncLink]] = {}
         forget_at_fork(self)
 
     @property
     def _mine(self) -> list[AsyncLink]:
-        return self._idle.setdefault(asyncio.get_running_loop(), [])
+        return of_this_loop(self._idle, list, _abandon_all)
 
     async def exchange(self, data: bytes, deadline: float) -> Reply:
         idle = self._mine
@@ -368,4 +409,4 @@ class AsyncWire:
             await idle.pop().close()
 
     def after_fork(self) -> None:
-        self._idle = weakref.WeakKeyDictionary()
+        self._idle = {}

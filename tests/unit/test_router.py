@@ -212,10 +212,13 @@ def test_cluster_is_asked_where_the_slot_is(clock: Clock) -> None:
     assert talk.places == ["n1", "n2", "n2"], "slot of {0} is 13907"
 
 
-def test_cluster_node_without_a_name_is_the_one_that_answered(clock: Clock) -> None:
-    """A node that does not know its own address yet says ''."""
+@pytest.mark.parametrize("host", [b"", None])
+def test_cluster_node_without_a_name_is_the_one_that_answered(
+    clock: Clock, host: bytes | None
+) -> None:
+    """One that does not know its own address yet says '', one told not to say it says NULL."""
     talk = Talk(CLUSTER, clock)
-    talk.run([[0, 16383, [b"", 9, b"id"]]], 1)
+    talk.run([[0, 16383, [host, 9, b"id"]]], 1)
     assert talk.sent[1].address == ("n1", 9)
 
 
