@@ -144,6 +144,9 @@ class AlreadyDone(LockError):
 class LockUnavailable(LockError):
     """The lock server gave no usable answer, so nobody knows whether the lock is free."""
 
+    # An earlier try of the same call went unanswered: what it asked for may have been done.
+    in_doubt = False
+
 
 class ServerReadOnly(LockUnavailable):
     """The lock server refuses writes: a replica, or a primary that lost its replicas."""

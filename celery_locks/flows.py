@@ -156,7 +156,8 @@ class Flows(Generic[L]):
     def unanswered(self, ask: Ask[L], error: BaseException) -> None:
         """What was asked for may have been granted or queued, or may be yet: it is given back."""
         keeper.discard(ask.token)
-        if not isinstance(error, _NOTHING_TAKEN):
+        in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
+        if in_doubt or not isinstance(error, _NOTHING_TAKEN):
             once = ask.besides.once if ask.besides else None
             # Nor was anything begun, whatever mark says so.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()

@@ -21,7 +21,14 @@ from celery_locks.store.mailbox import AsyncMailbox, Mailbox
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
-from celery_locks.store.wire import AsyncWire, Wire, WireError, forget_at_fork, of_this_loop
+from celery_locks.store.wire import (
+    AsyncWire,
+    Wire,
+    WireError,
+    forget_at_fork,
+    leave_to_parent,
+    of_this_loop,
+)
 
 _NO_PLACE: Address = ("in this process", 0)
 # A store that cannot listen (fakeredis) lets its waiters look this often.
@@ -176,7 +183,7 @@ class AsyncRedisStore:
         self._prefix = prefix
         self._router = Router(self.site)
         self._twin = twin or RedisStore(self.site, prefix=prefix)
-        self.after_fork()
+        self._forget()
         forget_at_fork(self)
 
     @classmethod
@@ -196,6 +203,10 @@ class AsyncRedisStore:
         return cls(site, client, prefix, twin)
 
     def after_fork(self) -> None:
+        leave_to_parent(self._mailboxes)
+        self._forget()
+
+    def _forget(self) -> None:
         self._wires: dict[Address, AsyncWire | AsyncClientWire] = {}
         self._mailboxes: dict[asyncio.AbstractEventLoop, dict[Address, AsyncMailbox]] = {}
 

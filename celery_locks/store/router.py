@@ -88,20 +88,20 @@ class Router:
         """
         deadline = deadline or now() + call.budget
         data = call.packed
-        tries = 0
+        tries, in_doubt = 0, False
         while True:
             tries += 1
             reply = failed or (yield from self._try(call.root, data, tries, deadline))
             failed = None
             if isinstance(reply, WireError):
-                trouble = str(reply)
+                trouble, in_doubt = str(reply), True
             elif isinstance(reply, ErrorReply):
                 code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # it answered, and well
                     data = call.script.by_text(call.root, call.args)
                     continue
-                self._raise_if_final(code, reply, call)
+                self._raise_if_final(code, reply, call, in_doubt)
                 trouble = reply.text
             else:
                 return call.parse(reply)
@@ -121,10 +121,12 @@ class Router:
         except WireError as error:
             return error
 
-    def _raise_if_final(self, code: str, reply: ErrorReply, call: Call) -> None:
+    def _raise_if_final(self, code: str, reply: ErrorReply, call: Call, in_doubt: bool) -> None:
         if code in _FINAL:
             cls, what = _FINAL[code]
-            raise cls(f"the {self._site} {what} (lock {_subject(call)}): {reply.text}")
+            error = cls(f"the {self._site} {what} (lock {_subject(call)}): {reply.text}")
+            error.in_doubt = in_doubt
+            raise error
         if code not in _PASSING:
             raise LockUnavailable(
                 f"the {self._site} failed on {call.script.verb} of {_subject(call)}: {reply.text}"

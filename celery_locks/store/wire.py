@@ -53,6 +53,14 @@ def forget_at_fork(thing: Forgetful) -> None:
     _forgetful.add(thing)
 
 
+# Freed in the child, an awaited connection would leave its loop, and so the epoll of the parent.
+_parents: list[Any] = []
+
+
+def leave_to_parent(connections: Any) -> None:
+    _parents.append(connections)
+
+
 def _after_fork() -> None:
     for thing in list(_forgetful):
         thing.after_fork()
@@ -409,4 +417,5 @@ class AsyncWire:
             await idle.pop().close()
 
     def after_fork(self) -> None:
+        leave_to_parent(self._idle)
         self._idle = {}

@@ -19,6 +19,7 @@ from celery_locks import (
     subscribe,
 )
 from celery_locks.clock import now
+from celery_locks.errors import ServerOutOfMemory
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.testing.servers import EmbeddedServer
@@ -136,6 +137,24 @@ def test_lost_reply_gives_the_same_lease_and_no_orphan(
     assert int(str(valkey.ask("GET", "celery-locks:{0}:fence"))) == lease.fence
     assert locks.release(lease) is True
     assert nothing_left(valkey)
+
+
+def test_lost_reply_and_then_a_full_server_leave_nothing_taken(
+    face: Open, server: EmbeddedServer
+) -> None:
+    """The first try was granted, the second is refused for want of memory."""
+    with Proxy(server.host, server.port) as proxy:
+        locks = face(proxy.url)
+        locks.release(locks.acquire("warm", ttl=3))
+        proxy.drop_next_reply(b"EVALSHA")
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(locks.acquire, "full", ttl=600)
+            wait_until(lambda: proxy.dropped, 5)
+            server.ask("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(ServerOutOfMemory):
+                asking.result(10)
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+        wait_until(lambda: nothing_left(server), 10, what="the grant to be given back")
 
 
 def test_lost_reply_to_a_release_still_frees(

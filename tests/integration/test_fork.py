@@ -259,6 +259,9 @@ async def main():
 
     for _ in range(3):
         join(fork(child))
+        began = time.monotonic()
+        await (await locks.acquire("other", ttl=9)).release()
+        assert time.monotonic() - began < 0.75, "a connection is no longer in the loop"
     waiting = asyncio.create_task(locks.acquire("parents", ttl=1, wait=5))
     await asyncio.sleep(0.1)
     began = time.monotonic()
