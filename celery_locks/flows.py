@@ -75,6 +75,7 @@ class Giving(NamedTuple):
 
     call: Call
     keep: float
+    keep_as: str
     past: str | None
 
 
@@ -273,7 +274,7 @@ class Flows(Generic[L]):
             past=past,
             budget=budget_of(lease.ttl),
         )
-        return Giving(call, keep, past)
+        return Giving(call, keep, keep_as, past)
 
     def given(self, lease: L, ours: bool) -> bool:
         if events.is_heard("released"):
@@ -287,7 +288,7 @@ class Flows(Generic[L]):
         if lease.is_foreign():
             return
         keeper.discard(lease.token)
-        keep, past = (giving.keep, giving.past) if giving else (keep, None)
+        keep, keep_as, past = giving[1:] if giving else (keep, "", None)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
@@ -298,6 +299,7 @@ class Flows(Generic[L]):
             self.verbs,
             until,
             keep=keep,
+            keep_as=keep_as,
             marks=marks,
             past=past,
         )

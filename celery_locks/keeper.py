@@ -78,6 +78,7 @@ class Debt:
     until: float
     doubtful: bool = False
     kept_until: float = 0.0
+    keep_as: str = ""
     marks: Sequence[Mark] = ()
     past: str | None = None
     due: float = field(default_factory=now)
@@ -147,15 +148,16 @@ class Keeper:
         until: float,
         doubtful: bool = False,
         keep: float = 0.0,
+        keep_as: str = "",
         marks: Sequence[Mark] = (),
         past: str | None = None,
     ) -> None:
         """Release this token as soon as the store can be reached, if that is before ``until``.
 
-        ``keep``, ``marks`` and ``past`` as in the verb; the slot stays taken for so long from now.
+        The rest as in the verb; with ``keep`` the slot stays taken for so long from now.
         """
         self._debts[token] = Debt(
-            name, token, store, verbs, until, doubtful, now() + keep, marks, past
+            name, token, store, verbs, until, doubtful, now() + keep, keep_as, marks, past
         )
         self.wake_by(now())
 
@@ -338,6 +340,7 @@ class Keeper:
                 debt.name,
                 debt.token,
                 keep=keep,
+                keep_as=debt.keep_as,
                 marks=debt.marks,
                 past=debt.past,
                 budget=budget,

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.time import maybe_make_aware
 
 from celery_locks import logs
 from celery_locks import options as lock_options
@@ -305,8 +306,9 @@ class Execution:
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
-            moment = datetime.now(UTC) if when.tzinfo else datetime.now()
-            when = (when - moment).total_seconds()
+            # One that is naive is in UTC for Celery, wherever the worker is.
+            aware = maybe_make_aware(when, self.task.app.timezone)
+            when = (aware - datetime.now(UTC)).total_seconds()
         beyond = self.options.pending_ttl if self._keeps_place else self.options.ttl
         return max(0.0, float(when)) + beyond
 

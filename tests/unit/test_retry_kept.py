@@ -1,0 +1,65 @@
+"""How long a lock is kept for the next attempt."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from celery import Celery
+from celery.exceptions import Retry
+
+from celery_locks.errors import LockUnavailable
+from celery_locks.integration.app import AppLocks
+from celery_locks.integration.execution import Execution
+from celery_locks.store.verbs import queued_token
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda: 10,
+        lambda: datetime.now(UTC) + timedelta(seconds=10),
+        lambda: datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=10),
+        lambda: datetime.now(timezone(timedelta(hours=-5))) + timedelta(seconds=10),
+    ],
+    ids=["countdown", "aware", "naive", "another zone"],
+)
+def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None:
+    execution = object.__new__(Execution)
+    execution.options = SimpleNamespace(on_retry="keep", scope="running", ttl=3.0)  # type: ignore[assignment]
+    execution.task = SimpleNamespace(app=Celery(set_as_current=False))
+    assert execution._kept_over(Retry(when=when())) == pytest.approx(13, abs=1)
+
+
+def test_a_place_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By which a revoke finds it."""
+    locks = AppLocks(fakeredis.FakeRedis())
+    lease = locks.acquire("a", ttl=60)
+    assert lease
+    perform = locks._store.perform
+
+    def away(call: Any) -> Any:
+        monkeypatch.setattr(locks._store, "perform", perform)
+        raise LockUnavailable("away")
+
+    monkeypatch.setattr(locks._store, "perform", away)
+    with pytest.raises(LockUnavailable):
+        locks.give_back(lease, (), 30.0, queued_token("job"))
+    wait_until(lambda: [h.token for h in locks.holders("a")] == [queued_token("job")])
+    locks.close()
