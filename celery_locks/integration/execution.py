@@ -94,6 +94,7 @@ class Execution:
     token = ""
     once: Once | None = None
     _may_be_a_copy = False
+    _leaves_result = True
 
     def __init__(
         self,
@@ -261,6 +262,7 @@ class Execution:
                 marks = self.once.failed(lease.token, error.plain)
             raise error.plain from None
         except Ignore:
+            self._leaves_result = False
             raise
         except Exception as error:
             if self.once:
@@ -323,7 +325,8 @@ class Execution:
             return
         can_come_again = self.task.acks_late or self._may_be_a_copy
         if ended and self.request.id and can_come_again and not self.within:
-            marks = [*marks, job_ended(self.holder, self.locks.settings.done_ttl)]
+            ttl = self.locks.settings.done_ttl
+            marks = [*marks, job_ended(self.holder, ttl, leaves_result=self._leaves_result)]
         try:
             keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
             self.locks.give_back(lease, marks, keep, keep_as)

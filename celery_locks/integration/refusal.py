@@ -81,8 +81,8 @@ class Refusal:
         self.execution.owes_place = False
         if answer.is_being_replaced:
             self._requeue(policy.on_done(self._situation()))
-        has_result = not isinstance(task.backend, DisabledBackend)
-        if has_result and not (request.ignore_result or task.ignore_result):
+        ignored = request.ignore_result or task.ignore_result
+        if answer.leaves_result and _is_readable(task.backend) and not ignored:
             state = task.AsyncResult(request.id).state
             if state not in READY_STATES and answer.was_replaced:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
@@ -170,3 +170,9 @@ class Refusal:
             renewal = Renewal(name, token, pause + self.options.pending_ttl)
             with suppress(LockUnavailable):
                 locks.perform(locks.verbs.renew([renewal], budget_of(self.options.ttl)))
+
+
+def _is_readable(backend: Any) -> bool:
+    """Whether a result can be seen here: those of ``rpc`` go to the caller and to nobody else."""
+    is_for_caller = type(backend).__module__ == "celery.backends.rpc"
+    return not (is_for_caller or isinstance(backend, DisabledBackend))

@@ -61,6 +61,7 @@ class Done(NamedTuple):
     mark: str = ""
     was_replaced: bool = False  # it never began: another message took its place
     is_being_replaced: bool = False  # another message is about to, if it can be sent
+    leaves_result: bool = True  # False: it ended without one (``Ignore``), and none is to come
 
 
 class Once(NamedTuple):
@@ -350,9 +351,14 @@ def queued_token(task_id: str) -> str:
     return QUEUED_TOKEN + quote(task_id, safe="")
 
 
-def ended(holder: Holder, ttl: float) -> Mark:
-    """That this attempt of the holder's job has ended, for copies of its message that come late."""
-    return Mark(f"d:{_job(holder)}", holder.attempt, ttl)
+def ended(holder: Holder, ttl: float, *, leaves_result: bool = True) -> Mark:
+    """That this attempt of the holder's job has ended, for copies of its message that come late.
+
+    Half an attempt more if it leaves no result: the next one is above that still.
+    """
+    return Mark(
+        f"d:{_job(holder)}", holder.attempt if leaves_result else f"{holder.attempt}.5", ttl
+    )
 
 
 def _job(holder: Holder) -> str:
@@ -378,7 +384,8 @@ def _refused(spec: LockSpec, reply: list[Any]) -> Conflict | Done:
     if reply[0] == b"done":
         if reply[1] == b"?":
             return Done(is_being_replaced=True)
-        return Done(was_replaced=int(reply[1]) >= SUPERSEDED)
+        attempt = float(reply[1])
+        return Done(was_replaced=attempt >= SUPERSEDED, leaves_result=attempt.is_integer())
     if reply[0] == b"once":
         return Done(reply[1].decode())
     if reply[0] == b"limit":

@@ -8,7 +8,7 @@ import pytest
 
 from celery_locks import Conflict, Holder, Locks
 from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Besides, Done, TookPlace, queued_token
+from celery_locks.store.verbs import QUEUED, Besides, Done, TookPlace, ended, queued_token
 from tests.contract.places import Place
 
 
@@ -106,6 +106,19 @@ def test_a_replaced_message_does_not_begin(locks: Locks, place: Place) -> None:
     locks.perform(locks.verbs.supersede("a", "three", 60.0))
     assert begun(locks, "a", "three") == Done(was_replaced=True)
     assert tokens(locks, "a") == ["run-two"]
+
+
+def test_a_copy_hears_whether_the_attempt_that_ended_leaves_a_result(locks: Locks) -> None:
+    """Without one nobody need wait for it; the next attempt is another one still."""
+    first = Holder(task_id="one")
+    for leaves_result in (True, False):
+        mark = ended(first, 60, leaves_result=leaves_result)
+        locks.perform(locks.verbs.release("a", "t", marks=[mark]))
+        assert begun(locks, "a", "one") == Done(leaves_result=leaves_result)
+    second = locks.verbs.acquire(
+        LockSpec("a"), "second", Holder(task_id="one", retries=1), Besides(ask_done=True)
+    )
+    assert locks.perform(second) > 0
 
 
 def test_a_place_of_a_limit_is_taken_alone(locks: Locks, place: Place) -> None:

@@ -1,10 +1,12 @@
 """A copy of a message whose attempt has ended: what there is left belongs to others."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, Task, chain, chord
+from celery.backends.rpc import RPCBackend
 
 from celery_locks import Holder, LockedTask, Locks
 from celery_locks.integration.header import HEADER
@@ -46,6 +48,24 @@ def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
         keeper.settle(5)
         assert app.conf.runs == []
         assert [holder.token for holder in locks.holders("a")] == [token]
+
+
+@pytest.mark.parametrize("why", ["it was ignored", "its result goes to its caller only"])
+def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
+    app: Celery, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come back again and again until nobody remembers that it has run, and run."""
+    job: Any = app.tasks["job"]
+    if "caller" in why:
+        monkeypatch.setattr(job, "_backend", RPCBackend(app))
+    with in_memory_locks(app) as locks:
+        mark = ended(Holder(task_id="id-2"), 60, leaves_result="caller" in why)
+        locks.perform(locks.verbs.release("a", "gone", marks=[mark]))
+        headers = {HEADER: {"since": time.time()}}
+        assert job.apply(("a",), task_id="id-2", headers=headers).state == "IGNORED"
+    assert app.conf.runs == []
+    with app.connection_for_read() as connection:
+        assert connection.SimpleQueue("celery").qsize() == 0, "it was put back"
 
 
 def take_place(locks: Locks, name: str, task_id: str) -> str:

@@ -1,6 +1,7 @@
 -- Shared by acquire and release: what is left behind when work ends.
 --
---   d:<job>   the attempt of a message that ended; '?' while another message is about to replace it
+--   d:<job>   the attempt of a message that ended, and a half if it leaves no result;
+--             '?' while another message is about to replace it
 --   o:<name>  the lock's work is done (`once`)       c:<key>  who has a claim, and on what
 --   done      zset  name -> expiry ms: which o: there are, for the list; lapsed ones go by and by
 --
