@@ -136,8 +136,9 @@ def test_killed_processes_do_not_stop_the_others(
     assert len(sections) > 10
     assert overlaps(sections, limit) == []
     assert fence_errors(sections, limit) == []
-    # The ttl, a poll and a machine with other work.
-    assert longest_gap(sections) < ttl + 0.8 + 0.7
+    # The ttl, the claim of a waiter that is stopped on its way in, a poll, and a machine with other
+    # work.
+    assert longest_gap(sections) < ttl + 1.0 + 0.8 + 0.7
     last = max(section.entered for section in sections)
     assert last > max(run.killed.values()) + 0.5, "nobody came in after the last kill"
     wait_until(lambda: locks.info(NAME) is None, ttl + 1)
