@@ -27,10 +27,10 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.keeper import keeper
-from celery_locks.lease import NO_LONGER_THERE, BaseLease, Face, OnLost, State
+from celery_locks.lease import NO_LONGER_THERE, BaseLease, Face, OnLost, State, trusted_until
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
-from celery_locks.store.verbs import Besides, Done, Mark, Renewal, Verbs, budget_of
+from celery_locks.store.verbs import CLAIM, Besides, Done, Mark, Renewal, Verbs, budget_of
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -39,6 +39,11 @@ REPOLL = 0.8
 ALIVE = 3 * REPOLL
 # Errors by which the server says that it did not do what it was asked.
 _NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
+
+
+def _is_fresh(sent_at: float) -> bool:
+    """Enough is left of a claim for the keeper to renew it, over a slow network too."""
+    return trusted_until(sent_at, CLAIM) - now() > CLAIM * 3 / 4
 
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
@@ -120,8 +125,8 @@ class Flows(Generic[L]):
     def acquire(self, ask: Ask[L]) -> Flow[L | Conflict | Done]:
         try:
             if ask.spec.wait:
-                answer, sent_at = yield from self._stand_in_line(ask)
-                return self.answered(ask, answer, sent_at)
+                answer, sent_at, granted = yield from self._stand_in_line(ask)
+                return self.answered(ask, answer, sent_at, granted)
             call = self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
             return self.answered(ask, (yield call), ask.began)
         except BaseException as error:
@@ -136,20 +141,26 @@ class Flows(Generic[L]):
         ask: Ask[L],
         answer: int | Conflict | Done,
         sent_at: float,
+        granted: float | None = None,
     ) -> L | Conflict | Done:
-        """What the answer means, to a question of ``sent_at``."""
+        """What the answer means, to a question of ``sent_at``.
+
+        A grant is good for ``granted`` seconds, if not for the whole ttl.
+        """
         if not isinstance(answer, int):
             if isinstance(answer, Conflict):
                 events.emit("conflict", answer.name, ask.token, conflict=answer, **_asker(ask))
             return answer
         spec, holder, token, _, on_lost, lease_class, kept_elsewhere, *_ = ask
-        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost)
+        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
         lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
-        if now() >= lease.deadline:
+        moment = now()
+        if moment >= lease.deadline:
             # We may have slept since the question: a grant that has lapsed is not used.
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
         if not kept_elsewhere:
-            keeper.keep(lease, self._store, self.verbs)
+            # At once what was only granted for a moment: a slow network has time for it still.
+            keeper.keep(lease, self._store, self.verbs, moment if granted else None)
         if events.is_heard("acquired"):
             events.emit("acquired", spec.name, token, answer, **_asker(ask))
         return lease
@@ -174,8 +185,10 @@ class Flows(Generic[L]):
         if isinstance(error, LockUnavailable):
             events.emit("unavailable", ask.spec.name, ask.token, why=str(error), **_asker(ask))
 
-    def _stand_in_line(self, ask: Ask[L]) -> Flow[tuple[int | Conflict | Done, float]]:
-        """The answer, and when it was asked for."""
+    def _stand_in_line(
+        self, ask: Ask[L]
+    ) -> Flow[tuple[int | Conflict | Done, float, float | None]]:
+        """The answer, when it was asked for, and for how long it is good if not for the ttl."""
         spec, token, holder = ask.spec, ask.token, ask.holder
         assert spec.wait
         patience_ends = ask.began + spec.wait
@@ -186,17 +199,22 @@ class Flows(Generic[L]):
             sent_at = now()
             answer = yield call
             if isinstance(answer, int):
-                return answer, sent_at
+                return answer, sent_at, None
             left = patience_ends - now()
             if isinstance(answer, Done) or left <= 0 or _is_in_vain(answer, holder):
                 if channel:  # it may have been handed the lock, or stand in line
                     yield self.verbs.release(spec.name, token, budget=budget)
-                return answer, sent_at
+                return answer, sent_at, None
             if channel:
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
+                may_enter = not (holder.task_id or (ask.besides and ask.besides.once))
+                if fence > answer.ticket and may_enter and _is_fresh(sent_at):
+                    # Handed over after we were told "busy", so at the earliest when we asked that.
+                    # Otherwise we confirm: after a longer wait one more exchange is nothing.
+                    return fence, sent_at, CLAIM
                 if fence:
-                    # It was handed over, for a second: who has confirmed it has it for its ttl. On
-                    # the claim alone a stall of that second, or a slow network, would lose it.
+                    # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
+                    # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Listen(root, token, connect=True, budget=budget)
             call = self._call(ask, channel)

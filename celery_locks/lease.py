@@ -71,13 +71,15 @@ class BaseLease:
         fence: int,
         sent_at: float,
         on_lost: OnLost | None = None,
+        granted: float | None = None,
     ) -> None:
+        """``granted`` is for how long it was granted, if not for its whole ttl."""
         self.name, self.ttl, self.limit, _, self.at_least = spec
         self.token = token
         self.fence = fence
         self._since = sent_at
         self._pid = os.getpid()
-        self._deadline = trusted_until(sent_at, self.ttl)
+        self._deadline = trusted_until(sent_at, granted or self.ttl)
         self._on_lost = on_lost
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()

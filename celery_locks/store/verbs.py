@@ -36,6 +36,8 @@ PAGE = 40
 HISTORY_PAGE = 50
 # What trim.lua clears up, in the order in which it has to be done.
 TRIMMED = ("records", "index", "stops", "done")
+# What a waiter that is handed the lock has of it until it renews (CLAIM_MS in ends.lua).
+CLAIM = 1.0
 
 
 # What the name of a lock from publish to start ends in; it lives beside the lock of the run.

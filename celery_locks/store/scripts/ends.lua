@@ -1,6 +1,7 @@
 -- What there is to do when a hold ends: note it, and ask who comes next.
 
--- What a waiter is granted at first: so long it has to confirm before the next in line is asked.
+-- What a waiter is granted at first: so long it has to renew before the next in line is asked.
+-- verbs.py knows the same number.
 local CLAIM_MS = 1000
 -- Why a hold ended that nobody gave back (note_past).
 local LAPSED = 'it was not renewed'
