@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks import flows
+from celery_locks import Locks, flows
 from celery_locks.keeper import keeper
 from tests.contract.faces import Face
 from tests.contract.places import PLACES, Place, make_place
@@ -18,6 +18,15 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     made.close()
 
 
+@pytest.fixture
+def locks(place: Place) -> Iterator[Locks]:
+    """What it leaves held is no longer renewed: the next test starts with an idle keeper."""
+    before = keeper.tokens
+    yield place.locks()
+    for token in keeper.tokens - before:
+        keeper.discard(token)
+
+
 @pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -25,7 +34,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def face(place: Place, kind: str) -> Iterator[Face]:
-    """What it leaves held is no longer renewed: the next test starts with an idle keeper."""
     before = keeper.tokens
     yield place.face(kind)
     for token in keeper.tokens - before:

@@ -3,10 +3,11 @@
 A place gives each test a prefix of its own, so the servers are shared and never need emptying.
 """
 
+import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import fakeredis
@@ -166,3 +167,14 @@ def store_of(locks: Locks) -> RedisStore:
     store = locks._store
     assert isinstance(store, RedisStore)
     return store
+
+
+def in_loop(place: Place, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
+    async def run() -> None:
+        locks = place.async_locks()
+        try:
+            await test(locks)
+        finally:
+            await locks.close()
+
+    asyncio.run(run())

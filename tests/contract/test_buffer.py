@@ -2,42 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable, LockUsageError
-from celery_locks.keeper import keeper
 from celery_locks.recipes import AsyncBuffer, Buffer
-from tests.contract.places import Place, make_place
+from tests.contract.places import Place, in_loop, make_place
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(params=["valkey", "redis7", "fakeredis", "cluster"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    made = make_place(request.param, request.getfixturevalue)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def locks(place: Place) -> Iterator[Locks]:
-    before = keeper.tokens
-    yield place.locks()
-    for token in keeper.tokens - before:
-        keeper.discard(token)
-
-
-def in_loop(place: Place, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
-    async def run() -> None:
-        locks = place.async_locks()
-        try:
-            await test(locks)
-        finally:
-            await locks.close()
-
-    asyncio.run(run())
 
 
 def absorbed(buffer: Buffer, user: str) -> list[Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,34 +35,8 @@ from celery_locks.recipes import (
 )
 from celery_locks.store.recipe_verbs import RecipeVerbs, _memo
 from celery_locks.store.verbs import Mark
-from tests.contract.places import ClusterPlace, Place, make_place
+from tests.contract.places import ClusterPlace, Place, in_loop, make_place
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(params=["valkey", "redis7", "fakeredis", "cluster"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    made = make_place(request.param, request.getfixturevalue)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def locks(place: Place) -> Iterator[Locks]:
-    before = keeper.tokens
-    yield place.locks()
-    for token in keeper.tokens - before:
-        keeper.discard(token)
-
-
-def in_loop(place: Place, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
-    async def run() -> None:
-        locks = place.async_locks()
-        try:
-            await test(locks)
-        finally:
-            await locks.close()
-
-    asyncio.run(run())
 
 
 class Counter:

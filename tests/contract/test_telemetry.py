@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.keeper import keeper
 from celery_locks.metrics.collector import read_counts, read_tally
 from celery_locks.model import LockSpec
 from celery_locks.store import telemetry_verbs
@@ -17,14 +15,6 @@ from celery_locks.store.verbs import queued_token
 from tests.contract.places import Place
 
 BILL = Field("acquired", "bill")
-
-
-@pytest.fixture
-def locks(place: Place) -> Iterator[Locks]:
-    before = keeper.tokens
-    yield place.locks()
-    for token in keeper.tokens - before:
-        keeper.discard(token)
 
 
 @pytest.fixture
