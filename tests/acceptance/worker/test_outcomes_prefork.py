@@ -41,7 +41,8 @@ def worker(stage: Stage) -> Iterator[Worker]:
         ("unserialisable", "FAILURE"),
         ("ignore", "PENDING"),
         ("replace", "SUCCESS"),
-        ("reject", "PENDING"),
+        # Celery 5.7 makes it a failure, a moment later; older ones leave it at that.
+        ("reject", "PENDING FAILURE"),
         ("retry", "SUCCESS"),
     ],
 )
@@ -52,7 +53,7 @@ def test_lock_is_free_when_a_task_ends_by(
     key, first, following = stage.line_up("act", way)
     stage.journal.gate(key)
     stage.check_next_runs(key, following)
-    wait_until(lambda: first.state == state, 20, what=f"the state {state}, not {first.state}")
+    wait_until(lambda: first.state in state.split(), 20, what=f"{state}, not {first.state}")
 
 
 def test_lock_is_free_when_the_result_cannot_be_stored(stage: Stage, worker: Worker) -> None:
