@@ -306,7 +306,7 @@ class Flows(Generic[L]):
         if lease.is_foreign():
             return
         keeper.discard(lease.token)
-        keep, keep_as, past = giving[1:] if giving else (keep, "", None)
+        _, keep, keep_as, past = giving or (None, keep, "", None)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))

@@ -89,6 +89,15 @@ class Debt:
         self.due = now() + self.pause
         self.pause *= 2
 
+    def tell_if_unpaid(self) -> None:
+        if self.trouble:
+            logger.warning(
+                "lock %r could not be given back and lapses: %s",
+                self.name,
+                self.trouble,
+                extra={"event": "lapses", "lock": self.name},
+            )
+
 
 class Chore(Protocol):
     """Something else to do in this thread when it is due: the worker's side has one."""
@@ -166,6 +175,8 @@ class Keeper:
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
+        for debt in list(self._debts.values()):
+            debt.tell_if_unpaid()
 
     def _is_busy(self) -> bool:
         unpaid = any(debt.trouble for debt in list(self._debts.values()))
@@ -321,9 +332,10 @@ class Keeper:
             if now() >= until:
                 return
             is_paid = self._paid(debt, until - now())
-            if self._debts.get(debt.token) is not debt:
-                continue  # more is owed for it by now
-            del self._debts[debt.token]
+            there = self._debts.pop(debt.token, debt)
+            if there is not debt:
+                self._debts.setdefault(debt.token, there)  # more is owed for it by now
+                continue
             if not is_paid:
                 self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
                 for unpaid in debts:
@@ -357,13 +369,7 @@ class Keeper:
     def _forget_old_debts(self) -> None:
         for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
             self._debts.pop(debt.token, None)
-            if debt.trouble:
-                logger.warning(
-                    "lock %r could not be given back and lapses: %s",
-                    debt.name,
-                    debt.trouble,
-                    extra={"event": "lapses", "lock": debt.name},
-                )
+            debt.tell_if_unpaid()
 
 
 T = TypeVar("T", Charge, Debt)

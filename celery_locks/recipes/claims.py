@@ -85,6 +85,7 @@ def claim_or_create(
     ``claim`` was quicker: then ``(False, that value)``. Who comes meanwhile waits up to ``wait``
     seconds, then ``LockConflict``. ``lock_ttl`` is how long the lock outlives a creator that dies.
     A factory that raises, or whose value has no JSON form or one over 64 kB, leaves no binding.
+    ``LockUnavailable`` after the factory has run: nobody knows whether it is bound; ask again.
     """
     once = Once(f"c:{key}", check_lifetime("ttl", ttl), "failed_only", JSON)
     spec = LockSpec(_name(key), lock_ttl, wait=wait)

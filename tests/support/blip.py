@@ -7,6 +7,7 @@ the kernel's to send again. Prints what it saw, as JSON.
 import asyncio
 import json
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -58,17 +59,19 @@ def ask(locks: Any, name: str) -> Any:
     return call
 
 
-async def ask_awaited(began: float) -> Any:
+async def ask_awaited(warm: threading.Barrier, broken: threading.Event) -> Any:
     locks = AsyncLocks.from_url(URL)
     await locks.info("warm")
-    await asyncio.sleep(max(0.0, began - time.monotonic()))
+    await asyncio.to_thread(warm.wait)
+    await asyncio.to_thread(broken.wait)
     return await locks._store.perform(ask(locks, "awaited"))
 
 
-def ask_blocking(began: float) -> Any:
+def ask_blocking(warm: threading.Barrier, broken: threading.Event) -> Any:
     locks = Locks.from_url(URL)
     locks.info("warm")
-    time.sleep(max(0.0, began - time.monotonic()))
+    warm.wait()
+    broken.wait()
     return locks.perform(ask(locks, "blocking"))
 
 
@@ -76,15 +79,17 @@ def main() -> None:
     network = Network()
     near = Locks.from_url(URL)
     wait_until(lambda: _answers(near), 10, what="the server")
-    began = time.monotonic() + 1.0
+    warm, broken = threading.Barrier(3, timeout=20), threading.Event()
     with ThreadPoolExecutor(2) as pool:
         asked = [
-            pool.submit(ask_blocking, began),
-            pool.submit(asyncio.run, ask_awaited(began)),
+            pool.submit(ask_blocking, warm, broken),
+            pool.submit(asyncio.run, ask_awaited(warm, broken)),
         ]
-        time.sleep(began - 0.2 - time.monotonic())
+        warm.wait()
         network.there(f"ip addr del {THEIRS} dev v1")
-        time.sleep(began + BREAK - time.monotonic())
+        began = time.monotonic()
+        broken.set()
+        time.sleep(BREAK)
         network.there(f"ip addr add {THEIRS} dev v1")
         granted = [one.result() > 0 for one in asked]
     took = time.monotonic() - began

@@ -306,6 +306,17 @@ def test_debt_that_grows_while_it_is_paid_is_paid_as_it_is_then(
     assert "d:j" in store.calls[-1].args
 
 
+def test_debt_that_dies_with_its_process_is_told(
+    keeper: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.trouble = LockUnavailable("down")
+    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5)
+    keeper.turn()
+    with caplog.at_level(logging.WARNING, "celery_locks"):
+        keeper.settle(0.0)
+    assert "lock 'a' could not be given back and lapses: down" in caplog.text
+
+
 def test_debt_is_dropped_when_the_lock_lapsed_anyway(
     keeper: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
