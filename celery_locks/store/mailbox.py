@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Literal
 
 from celery_locks.clock import now
+from celery_locks.store.aio_wire import AsyncLink, AsyncWire
 from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.router import code_of
-from celery_locks.store.wire import AsyncLink, AsyncWire, Link, Wire, WireError
+from celery_locks.store.wire import Link, Wire, WireError
 
 logger = logging.getLogger("celery_locks")
 

@@ -1,4 +1,4 @@
-"""Bytes to and from one node, each exchange bounded by one deadline; sync and async.
+"""Bytes to and from one node, each exchange bounded by one deadline; awaited: ``aio_wire.py``.
 
 redis-py opens the connection (TCP, TLS, unix socket); then we write and read on its socket
 ourselves, from the greetings (password, database) on. Idle connections are kept per node and used
@@ -6,23 +6,19 @@ last-in first-out. There is no liveness check before use: every call we make may
 stale connection costs one more try, not a round trip each time. After a fork the child starts with
 none.
 
-This is the only file that touches what redis-py does not promise: ``Connection._sock`` and, async,
-``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8. Nor does asyncio
-promise the ``_sock`` of a transport, which is asked for when its loop has ended; without it, the
-socket is closed a little later and with a warning.
+These two are the only files that touch what redis-py does not promise: ``Connection._sock`` and,
+awaited, ``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
 import struct
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import redis.exceptions
 
@@ -32,12 +28,10 @@ from celery_locks.store.resp import ErrorReply, Incomplete, Reply, pack, parse
 from celery_locks.store.site import Address, Site
 
 MINIMUM = (6, 2)
-_CHUNK = 8192
-_CLOSED = "the server closed the connection"
+CHUNK = 8192
+CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
 _UNSEND = struct.pack("@ii", 1, 0)
-
-T = TypeVar("T")
 
 
 class Forgetful(Protocol):
@@ -53,14 +47,6 @@ def forget_at_fork(thing: Forgetful) -> None:
     _forgetful.add(thing)
 
 
-# Freed in the child, an awaited connection would leave its loop, and so the epoll of the parent.
-_parents: list[Any] = []
-
-
-def leave_to_parent(connections: Any) -> None:
-    _parents.append(connections)
-
-
 def _after_fork() -> None:
     for thing in list(_forgetful):
         thing.after_fork()
@@ -73,11 +59,11 @@ class WireError(Exception):
     """No answer came from this node: it may or may not have done what it was asked."""
 
 
-def _refusal(site: Site, address: Address, error: Exception) -> Exception:
+def refusal(site: Site, address: Address, error: Exception) -> Exception:
     """What a failure to connect means: final if the server refuses us, else worth another try."""
     if isinstance(error, redis.exceptions.AuthenticationError) or _says_refused(str(error)):
         return ServerRefused(f"the {site} refuses our user or password: {error}")
-    return WireError(f"cannot connect to {_place(address)}: {error}")
+    return WireError(f"cannot connect to {place_of(address)}: {error}")
 
 
 def _says_refused(text: str) -> bool:
@@ -86,28 +72,28 @@ def _says_refused(text: str) -> bool:
     )
 
 
-def _check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
+def check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
     for reply in replies:
         if isinstance(reply, ErrorReply):
-            raise _refusal(site, address, ConnectionError(reply.text))
+            raise refusal(site, address, ConnectionError(reply.text))
 
 
-def _place(address: Address) -> str:
+def place_of(address: Address) -> str:
     return f"{address[0]}:{address[1]}" if address[1] else address[0]
 
 
-def _check_version(address: Address, info: Reply) -> None:
+def check_version(address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
     version = tuple(int(part) for part in found.groups()) if found else MINIMUM
     if version < MINIMUM:
         raise ServerTooOld(
-            f"the lock server at {_place(address)} is Redis {version[0]}.{version[1]}; "
+            f"the lock server at {place_of(address)} is Redis {version[0]}.{version[1]}; "
             f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
         )
 
 
-def _unsend(sock: Any) -> None:
+def unsend(sock: Any) -> None:
     """When closed, the kernel is to forget what the other end has not received.
 
     Else it goes on sending after the close, and a question for a lock may arrive when its asker has
@@ -162,11 +148,11 @@ class Link:
 
     def _recv(self) -> bytes:
         try:
-            chunk: bytes = self._sock.recv(_CHUNK)
+            chunk: bytes = self._sock.recv(CHUNK)
         except BlockingIOError:
             raise TimeoutError("timed out") from None
         if not chunk:
-            raise ConnectionError(_CLOSED)
+            raise ConnectionError(CLOSED)
         return chunk
 
     def _allow(self, deadline: float) -> None:
@@ -188,13 +174,13 @@ class Link:
         sock = self._sock
         try:
             sock.sendall(data)
-            chunk: bytes = sock.recv(_CHUNK)  # the timeout that was just set still fits
+            chunk: bytes = sock.recv(CHUNK)  # the timeout that was just set still fits
         except BlockingIOError:
             raise TimeoutError("timed out") from None
         if chunk[:1] == b":" and chunk[-1:] == b"\n":
             return int(chunk[1:])  # as most replies are
         if not chunk:
-            raise ConnectionError(_CLOSED)
+            raise ConnectionError(CLOSED)
         self._rest = chunk
         return self._receive(deadline)
 
@@ -203,7 +189,7 @@ class Link:
 
     def abort(self) -> None:
         """Close with a question that is not answered."""
-        _unsend(self._sock)
+        unsend(self._sock)
         self._sock.close()  # redis-py would say goodbye first
         self.close()
 
@@ -227,7 +213,7 @@ class Wire:
             reply = link.exchange(data, deadline)
         except (OSError, ValueError) as error:
             self.drop(link)
-            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+            raise WireError(f"no answer from {place_of(self._address)}: {error}") from error
         except BaseException:
             # Interrupted between question and answer: the next user would read our reply.
             link.abort()
@@ -241,13 +227,13 @@ class Wire:
         try:
             connection.connect()
         except (redis.exceptions.RedisError, OSError) as error:
-            raise _refusal(self._site, self._address, error) from error
+            raise refusal(self._site, self._address, error) from error
         link = Link(connection)
         try:
             self._meet(link, deadline)
         except (OSError, ValueError) as error:
             link.close()
-            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
+            raise WireError(f"no answer from {place_of(self._address)}: {error}") from error
         except BaseException:
             link.close()
             raise
@@ -258,9 +244,9 @@ class Wire:
         if greetings:
             link.send(b"".join(greetings), deadline)
             replies = [link.receive(deadline) for _ in greetings]
-            _check_welcome(self._site, self._address, replies)
+            check_welcome(self._site, self._address, replies)
         if self._address not in self._site.checked:
-            _check_version(self._address, link.exchange(pack("INFO", "server"), deadline))
+            check_version(self._address, link.exchange(pack("INFO", "server"), deadline))
             self._site.checked.add(self._address)
 
     def drop(self, link: Link) -> None:
@@ -276,146 +262,3 @@ class Wire:
     def after_fork(self) -> None:
         # The sockets are the parent's too: forget them, do not speak on them.
         self._idle = []
-
-
-class AsyncLink:
-    """One open connection, awaited."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._rest = b""
-
-    async def send(self, data: bytes) -> None:
-        self._connection._writer.write(data)
-        await self._connection._writer.drain()
-
-    async def receive(self) -> Reply:
-        while True:
-            try:
-                if self._rest:
-                    reply, end = parse(self._rest)
-                    self._rest = self._rest[end:]
-                    return reply
-            except Incomplete:
-                pass
-            chunk = await self._connection._reader.read(_CHUNK)
-            if not chunk:
-                raise ConnectionError(_CLOSED)
-            self._rest += chunk
-
-    async def exchange(self, data: bytes) -> Reply:
-        await self.send(data)
-        return await self.receive()
-
-    async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
-
-    async def abort(self) -> None:
-        writer = self._connection._writer
-        if writer:
-            _unsend(writer.get_extra_info("socket"))
-            writer.transport.abort()
-        await self.close()
-
-    def abandon(self) -> None:
-        """Close, when the loop has ended: it can do nothing any more, so it is done for it."""
-        writer = self._connection._writer
-        self._connection._reader = self._connection._writer = None
-        if not writer:
-            return
-        with suppress(RuntimeError):  # it is marked as closed before it asks its loop
-            writer.transport.abort()
-        tls = getattr(writer.transport, "_ssl_protocol", None)
-        transport = tls._transport if tls else writer.transport
-        sock = getattr(transport, "_sock", None)
-        if sock:
-            sock.close()
-            transport._sock = None
-
-
-def of_this_loop(
-    by_loop: dict[asyncio.AbstractEventLoop, T], new: Callable[[], T], abandon: Callable[[T], None]
-) -> T:
-    """What the running loop has. When it is a new one, what ended loops had is abandoned.
-
-    A connection holds its loop, so nothing that holds the connection would ever go by itself.
-    """
-    loop = asyncio.get_running_loop()
-    mine = by_loop.get(loop)
-    if mine is None:
-        for other in list(by_loop):  # loops of other threads add to it
-            if other.is_closed() and (theirs := by_loop.pop(other, None)) is not None:
-                abandon(theirs)
-        mine = by_loop[loop] = new()
-    return mine
-
-
-def _abandon_all(links: list[AsyncLink]) -> None:
-    for link in links:
-        link.abandon()
-
-
-class AsyncWire:
-    """All connections of this process to one node, kept apart by event loop."""
-
-    def __init__(self, site: Site, address: Address) -> None:
-        self._site = site
-        self._address = address
-        self._idle: dict[asyncio.AbstractEventLoop, list[AsyncLink]] = {}
-        forget_at_fork(self)
-
-    @property
-    def _mine(self) -> list[AsyncLink]:
-        return of_this_loop(self._idle, list, _abandon_all)
-
-    async def exchange(self, data: bytes, deadline: float) -> Reply:
-        idle = self._mine
-        link: AsyncLink | None = idle.pop() if idle else None
-        try:
-            async with asyncio.timeout(deadline - now()):
-                link = link or await self.open(deadline)
-                reply = await link.exchange(data)
-        except (OSError, ValueError) as error:
-            await self.close()
-            if link:
-                await link.abort()
-            raise WireError(f"no answer from {_place(self._address)}: {error}") from error
-        except BaseException:
-            if link:
-                await link.abort()
-            raise
-        idle.append(link)
-        return reply
-
-    async def open(self, deadline: float) -> AsyncLink:
-        connection = self._site.connection(self._address, deadline - now(), asyncio=True)
-        try:
-            await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise _refusal(self._site, self._address, error) from error
-        link = AsyncLink(connection)
-        try:
-            await self._meet(link)
-        except BaseException:
-            await link.close()
-            raise
-        return link
-
-    async def _meet(self, link: AsyncLink) -> None:
-        greetings = self._site.greetings(self._address)
-        if greetings:
-            await link.send(b"".join(greetings))
-            replies = [await link.receive() for _ in greetings]
-            _check_welcome(self._site, self._address, replies)
-        if self._address not in self._site.checked:
-            _check_version(self._address, await link.exchange(pack("INFO", "server")))
-            self._site.checked.add(self._address)
-
-    async def close(self) -> None:
-        idle = self._mine
-        while idle:
-            await idle.pop().close()
-
-    def after_fork(self) -> None:
-        leave_to_parent(self._idle)
-        self._idle = {}
