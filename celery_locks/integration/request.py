@@ -34,6 +34,7 @@ class LockRequest(Request):  # type: ignore[misc]
             cls.on_success = _ending(cls.on_success)
 
     def on_accepted(self, pid: int, time_accepted: float) -> Any:
+        self.worker_pid = pid
         wards.accepted(self.lock_token, pid)
         return super().on_accepted(pid, time_accepted)
 
@@ -63,7 +64,7 @@ def _dispatching(original: Any) -> Any:
         given = {HEADER: {"token": token, "keeper": os.getpid()}}
         told["properties"] = {**(told.get("properties") or {}), **given}
         # Before the child can have it: while the main process is busy it may not hear "accepted".
-        wards.add(self, children=_has_children(pool))
+        wards.add(self, children=_has_children(type(pool).__module__))
         try:
             return original(self, pool, **kwargs)
         except BaseException:
@@ -73,8 +74,9 @@ def _dispatching(original: Any) -> Any:
     return execute_using_pool
 
 
-def _has_children(pool: Any) -> bool:
-    return type(pool).__module__.endswith("prefork")
+@functools.cache
+def _has_children(pool: str) -> bool:
+    return pool.endswith("prefork")
 
 
 def _ending(original: Any) -> Any:

@@ -2,9 +2,12 @@
 
 A ward is one task under way, known by the token that the main process gave it. When it has run for
 a third of its ttl, the keeper looks the token up in the store (the child chose the name) and from
-then on renews the lease like its own; a short task costs nothing here. Each child's death is seen
-through a pidfd, and everything it held is freed at once. While a task with ``acks_late`` runs, its
-unacknowledged message is kept invisible on a Redis broker, so that it is not redelivered.
+then on renews the lease like its own. Each child's death is seen through a pidfd, and everything it
+held is freed at once. While a task with ``acks_late`` runs, its unacknowledged message is kept
+invisible on a Redis broker, so that it is not redelivered.
+
+The main thread is what limits a worker with short tasks, so it only notes a ward down; what options
+and ttl it has is asked in the keeper's thread, of those that are still there after a moment.
 
 All methods but ``run`` are called by the worker's main thread; ``run`` and what it calls by the
 keeper's. Where the system has no pidfd, Celery's own word that a worker was lost does instead.
@@ -18,6 +21,7 @@ import math
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 from celery_locks import events
@@ -28,48 +32,55 @@ from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease, State
-from celery_locks.model import LockSpec, Revocation
+from celery_locks.model import MIN_TTL, LockSpec, Revocation
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Command
 
 logger = logging.getLogger("celery_locks")
 
+# When a ward is first looked at: a third of the shortest ttl that it may have.
+_FIRST_LOOK = MIN_TTL / 3
 _SECOND_LOOK = 0.25
 
 
 class Ward:
     """A task under way in a child (or, only for its message, in this process)."""
 
-    pid: int | None = None
+    locks: AppLocks
+    ttl: float = 0.0  # and no locks, before the first look
+    message: Message | None = None
     name: str | None = None
     task: str | None = None
     task_id: str | None = None
     is_dead: bool = False
     is_revoked: bool = False  # before the store was asked for its name; the child is told
     looks: int = 0  # how often the store knew nothing of it since it died
-    until: float = math.inf  # then whatever a dead one held has lapsed
+    died_at: float = math.inf
+    found_pid: int | None = None
 
-    def __init__(
-        self,
-        token: str,
-        locks: AppLocks,
-        ttl: float,
-        in_child: bool,
-        due: float,
-        message: Message | None,
-    ) -> None:
-        self.token = token
-        self.locks = locks
-        self.ttl = ttl
+    def __init__(self, request: Any, in_child: bool) -> None:
+        self.request = request
+        self.token: str = request.lock_token
         self.in_child = in_child
-        self.due = due
-        self.message = message
+        self.due = now() + _FIRST_LOOK
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child that has it, as far as Celery or the store has said so."""
+        pid: int | None = self.request.worker_pid
+        return pid or self.found_pid
 
     def die(self) -> None:
         if not self.is_dead:
             self.is_dead, self.looks = True, 0
-            self.due, self.until = now(), now() + self.ttl
+            self.due = self.died_at = now()
+
+    def rest(self, until: float) -> None:
+        """The keeper has nothing to do for it before; unless the main thread just said it died."""
+        self.due = until
+        if self.is_dead:
+            self.due = self.died_at
 
 
 class WardLease(BaseLease):
@@ -145,33 +156,32 @@ class Wards:
 
     def add(self, request: Any, *, children: bool) -> None:
         """A task is about to be given to the pool."""
-        task = request.task
-        if not children and not task.acks_late:
+        acks_late = request.task.acks_late
+        if not children and not acks_late:
             return  # the lock is this process's own, and its message is acknowledged
-        note = request.request_dict.get(HEADER) or {}
-        try:
-            options, locks = task.lock_options(note.get("options")), locks_of(task.app)
-        except ValueError:
-            return  # the task itself will say so, in its result
-        if not options.enabled:
-            return
-        keeps = task.acks_late and locks.settings.keep_invisible
-        message = Message.of(request) if keeps else None
-        if not children and not message:
-            return
-        due = now() + options.ttl / 3 if children else math.inf
-        ward = Ward(request.lock_token, locks, options.ttl, children, due, message)
+        ward = Ward(request, children)
+        if acks_late or not self._is_taken_on:
+            self._prepare(ward, acks_late)
         self._wards[ward.token] = ward
+        keeper.wake_by(ward.due)
+
+    def _prepare(self, ward: Ward, acks_late: bool) -> None:
+        """What is not for the keeper's thread, as it imports modules and takes locks of kombu's.
+
+        A child that is forked meanwhile would wait for these for ever.
+        """
+        with suppress(ValueError):  # the task itself says so, in its result
+            keeps = locks_of(ward.request.task.app).settings.keep_invisible
+            ward.message = Message.of(ward.request) if keeps and acks_late else None
         if not self._is_taken_on:
             self._is_taken_on = True
             keeper.take_on(self)
-        keeper.wake_by(min(due, message.due if message else math.inf))
 
     def accepted(self, token: str, pid: int) -> None:
-        ward = self._wards.get(token)
-        if ward and ward.in_child:
-            ward.pid = pid
-            if pid not in self._pidfds:
+        """The request has the pid already: the child may die at any moment from now on."""
+        if pid not in self._pidfds:
+            ward = self._wards.get(token)
+            if ward and ward.in_child:
                 self._watch(ward)
 
     def ended(self, token: str) -> None:
@@ -217,12 +227,29 @@ class Wards:
     def run(self) -> None:
         moment = now()
         for ward in list(self._wards.values()):
+            if ward.due <= moment and not ward.ttl:
+                self._get_to_know(ward)
             if ward.message and ward.message.due <= moment:
                 self._keep_invisible(ward.message)
-        due = [ward for ward in list(self._wards.values()) if ward.due <= moment]
+        due = [ward for ward in list(self._wards.values()) if ward.due <= moment and ward.ttl]
         self._locate([ward for ward in due if ward.name is None])
         for ward in due:
             self._settle(ward)
+
+    def _get_to_know(self, ward: Ward) -> None:
+        task = ward.request.task
+        note = ward.request.request_dict.get(HEADER) or {}
+        try:
+            options, locks = task.lock_options(note.get("options")), locks_of(task.app)
+        except ValueError:
+            options = None  # the task itself says so, in its result
+        if not options or not options.enabled:
+            self._wards.pop(ward.token, None)
+            return
+        ward.locks, ward.ttl = locks, options.ttl
+        if not ward.is_dead:
+            more = options.ttl / 3 - _FIRST_LOOK
+            ward.rest(ward.due + more if ward.in_child else math.inf)
 
     def _keep_invisible(self, message: Message) -> None:
         try:
@@ -258,7 +285,7 @@ class Wards:
             return  # it still waits for the lock
         ward.name, ward.task, ward.task_id = name, holder.task, holder.task_id
         if ward.pid is None:
-            ward.pid = holder.pid
+            ward.found_pid = holder.pid
             self._watch(ward)
         if not ward.is_dead:
             spec = LockSpec(name, ward.ttl)
@@ -274,13 +301,13 @@ class Wards:
         if ward.is_dead:
             self._bury(ward)
         elif ward.name or ward.is_revoked:
-            ward.due = math.inf
+            ward.rest(math.inf)
         else:
-            ward.due = now() + ward.ttl / 3
+            ward.rest(now() + ward.ttl / 3)
 
     def _bury(self, ward: Ward) -> None:
         """Looked for twice: its last question may have reached the store after our first look."""
-        if ward.name is None and ward.looks < 2 and now() < ward.until:
+        if ward.name is None and ward.looks < 2 and now() < ward.died_at + ward.ttl:
             ward.due = now() + _SECOND_LOOK
             return
         self.ended(ward.token)

@@ -31,12 +31,16 @@ class ErrorReply:
 Reply = None | int | bytes | ErrorReply | list["Reply"]
 
 
+_as_bulk = "${}\r\n{}\r\n".format
+
+
 def pack_args(args: tuple[Arg, ...]) -> bytes:
-    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)])
+    texts = [*map(str, args)]
+    packed = "".join(map(_as_bulk, map(len, texts), texts))
     if packed.isascii():
         return packed.encode()
     # Lengths are in bytes, and now a character may be several of them.
-    coded = [str(arg).encode() for arg in args]
+    coded = [text.encode() for text in texts]
     return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in coded])
 
 

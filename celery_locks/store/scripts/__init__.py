@@ -20,7 +20,7 @@ class Script:
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        self._heads: dict[tuple[str, int], str] = {}
+        self._heads: dict[tuple[str, int], bytes] = {}
         self._text = ""
         self._sha = ""
 
@@ -42,17 +42,10 @@ class Script:
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
         """EVALSHA; what it begins with is kept, for each shard and number of arguments."""
         head = self._heads.get((root, len(args))) or self._kept_head(root, len(args))
-        parts = [head]
-        for arg in args:
-            text = str(arg)
-            parts += (f"${len(text)}", text)
-        packed = "\r\n".join(parts)
-        if packed.isascii():  # else a text is longer in bytes
-            return packed.encode() + b"\r\n"
-        return head.encode() + b"\r\n" + pack_args(args)
+        return head + pack_args(args)
 
-    def _kept_head(self, root: str, args: int) -> str:
-        head = self._head("EVALSHA", self.sha, root, args).decode().removesuffix("\r\n")
+    def _kept_head(self, root: str, args: int) -> bytes:
+        head = self._head("EVALSHA", self.sha, root, args)
         if len(self._heads) < 256:
             self._heads[root, args] = head
         return head
