@@ -48,8 +48,6 @@ def _is_fresh(sent_at: float) -> bool:
 
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 MARKS_OWED = 600.0
-# A hold of so many seconds is written down when it ends (note_past in ends.lua).
-NOTED = 1.0
 
 
 def new_token() -> str:
@@ -73,15 +71,6 @@ class Ask(NamedTuple, Generic[L]):
     kept_elsewhere: bool = False
     besides: Besides | None = None
     policy: str = "direct"
-
-
-class Giving(NamedTuple):
-    """A lease on its way back, and what goes with it."""
-
-    call: Call
-    keep: float
-    keep_as: str
-    past: str | None
 
 
 def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
@@ -258,17 +247,16 @@ class Flows(Generic[L]):
         if lease.entries > 1 and not lease.is_foreign():
             lease.entries -= 1
             return True
-        giving = None
         try:
-            giving = self.giving(lease, marks)
-            return giving is not None and self.given(lease, (yield giving.call))
+            call = self.giving(lease, marks)
+            return call is not None and self.given(lease, (yield call))
         except BaseException:
-            self.not_given(lease, giving, marks)
+            self.not_given(lease, marks)
             raise
 
     def giving(
         self, lease: L, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
-    ) -> Giving | None:
+    ) -> Call | None:
         """From then on the lease is released; None if it was, or is not ours to release.
 
         ``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb.
@@ -276,14 +264,10 @@ class Flows(Generic[L]):
         if not lease.begin_release():
             return None
         keeper.discard(lease.token)
-        for key, one in list(self._entered.items()):
-            if one is lease:
-                self._entered.pop(key, None)
-        held_for = lease.held_for
-        keep = max(keep, lease.at_least - held_for)
-        # Not so for short ones: nobody asks after them, and they are what most calls are about.
-        past = "" if held_for >= NOTED else None
-        call = self.verbs.release(
+        if self._entered:
+            self._forget(lease)
+        keep, past = lease.leaves(keep)
+        return self.verbs.release(
             lease.name,
             lease.token,
             keep=keep,
@@ -292,7 +276,6 @@ class Flows(Generic[L]):
             past=past,
             budget=budget_of(lease.ttl),
         )
-        return Giving(call, keep, keep_as, past)
 
     def given(self, lease: L, ours: bool) -> bool:
         if events.is_heard("released"):
@@ -300,13 +283,13 @@ class Flows(Generic[L]):
         return ours
 
     def not_given(
-        self, lease: BaseLease, giving: Giving | None, marks: Sequence[Mark], keep: float = 0.0
+        self, lease: BaseLease, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
     ) -> None:
         """Nobody answered, or a time limit struck on the way to the call: the keeper tries on."""
         if lease.is_foreign():
             return
         keeper.discard(lease.token)
-        _, keep, keep_as, past = giving or (None, keep, "", None)
+        keep, past = lease.leaves(keep)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(MARKS_OWED, max((mark.ttl for mark in marks), default=0.0))
@@ -335,7 +318,7 @@ class Flows(Generic[L]):
         """Nobody will release the lease with this token; if it is held, the keeper does."""
         lease = keeper.lease_of(token)
         if lease and lease.begin_release():
-            self.not_given(lease, None, ())
+            self.not_given(lease)
 
     def walk(self) -> Flow[list[LockInfo]]:
         """Every lock that is held or waited for, page by page, each once."""
@@ -358,3 +341,8 @@ class Flows(Generic[L]):
 
     def remember(self, lease: L, context: Hashable) -> None:
         self._entered[lease.name, context] = lease
+
+    def _forget(self, lease: L) -> None:
+        for key, one in list(self._entered.items()):
+            if one is lease:
+                self._entered.pop(key, None)

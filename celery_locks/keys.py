@@ -65,7 +65,7 @@ class Parameters:
         """The template with the values of one call."""
         if self._are_positional and not kwargs and len(args) == len(self._names):
             form, places = self._plans.get(template) or self._planned(template)
-            values = tuple([args[place] for place in places])
+            values = tuple(map(args.__getitem__, places))
             if form and all(map(_is_plain, map(type, values))):
                 return shortened(form % values)
         return from_template(template, self.named(args, kwargs))

@@ -33,6 +33,8 @@ class State(StrEnum):
     RELEASED = "released"
 
 
+# A hold of so many seconds is written down when it ends (note_past in ends.lua).
+NOTED = 1.0
 NO_LONGER_THERE = "the lock server no longer has it: taken over, freed or wiped"
 
 OnLost = Callable[["BaseLease", LeaseLost], object]
@@ -79,7 +81,8 @@ class BaseLease:
         self.fence = fence
         self._since = sent_at
         self._pid = os.getpid()
-        self._deadline = trusted_until(sent_at, granted or self.ttl)
+        # On ``clock.now``: until then, and not after, the lock is ours without asking.
+        self.deadline = trusted_until(sent_at, granted or self.ttl)
         self._on_lost = on_lost
         # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
         self._ending = native_rlock()
@@ -91,14 +94,9 @@ class BaseLease:
         )
 
     @property
-    def deadline(self) -> float:
-        """On ``clock.now``: until then, and not after, the lock is ours without asking."""
-        return self._deadline
-
-    @property
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is not."""
-        return 0.0 if self._end else max(0.0, self._deadline - now())
+        return 0.0 if self._end else max(0.0, self.deadline - now())
 
     @property
     def reason(self) -> str:
@@ -118,7 +116,7 @@ class BaseLease:
     def state(self) -> State:
         if self._end:
             return self._end
-        if now() >= self._deadline:
+        if now() >= self.deadline:
             return State.LOST
         return State.SUSPENDED if self._suspended else State.HELD
 
@@ -132,7 +130,7 @@ class BaseLease:
             raise StopRequested(self.name)
 
     def _check_held(self) -> None:
-        if self._end is None and now() >= self._deadline:
+        if self._end is None and now() >= self.deadline:
             self.lose("it was not renewed in time")
         if self._end is State.LOST:
             raise self.loss(self._reason)
@@ -166,18 +164,18 @@ class BaseLease:
         """To be renewed with another ttl. A shorter one counts as soon as the store may know it."""
         with self._ending:
             self.ttl = ttl
-            self._deadline = min(self._deadline, trusted_until(sent_at, ttl))
+            self.deadline = min(self.deadline, trusted_until(sent_at, ttl))
 
     def renewed(self, sent_at: float, ttl: float | None = None) -> None:
         """The store has it for another ``ttl``, by default the lease's own."""
         with self._ending:
             if self._end:
                 return
-            revived = now() >= self._deadline
+            revived = now() >= self.deadline
             until = trusted_until(sent_at, ttl or self.ttl)
             # With a ttl from before a change, nobody knows which of the two came last in the store.
             nearer = ttl is not None and ttl != self.ttl
-            self._deadline = min(self._deadline, until) if nearer else max(self._deadline, until)
+            self.deadline = min(self.deadline, until) if nearer else max(self.deadline, until)
             self._suspended = False
             self.renewals += 1
         self.tell("revived" if revived else "renewed")
@@ -225,15 +223,25 @@ class BaseLease:
             **detail,
         )
 
+    def leaves(self, keep: float = 0.0) -> tuple[float, str | None]:
+        """For how long the slot stays taken when it ends now, and the note about its past, if any.
+
+        No note of short ones: nobody asks after them, and they are what most calls are about.
+        """
+        held_for = now() - self._since
+        return max(keep, self.at_least - held_for), "" if held_for >= NOTED else None
+
     def begin_release(self) -> bool:
         """From now on it counts as released; False if it did before, or is the parent process's.
 
         One that is lost stays so, and is released all the same: it may be ours in the store still.
         """
-        if self.is_foreign() or self._end is State.RELEASED:
+        if self._pid != os.getpid():
             return False
-        self._finish(State.RELEASED)
-        return True
+        with self._ending:
+            was_released = self._end is State.RELEASED
+            self._end = self._end or State.RELEASED
+        return not was_released
 
     def _finish(self, end: State, reason: str = "", revoked: Revocation | None = None) -> bool:
         with self._ending:

@@ -195,14 +195,13 @@ def _about(
 _usual_about = lru_cache(maxsize=1024)(_about)
 
 
+@cache
 def this_process() -> Holder:
     """The holder that plain code (no task) presents itself as."""
-    return _process(os.getpid())
+    return Holder(host=socket.gethostname(), pid=os.getpid())
 
 
-@cache
-def _process(pid: int) -> Holder:
-    return Holder(host=socket.gethostname(), pid=pid)
+os.register_at_fork(after_in_child=this_process.cache_clear)
 
 
 @dataclass(frozen=True, slots=True)

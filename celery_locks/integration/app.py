@@ -35,13 +35,12 @@ class AppLocks(Locks):
             raise
 
     def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
-        giving = None
         try:
-            giving = self.flows.giving(lease, marks, keep, keep_as)
-            if giving:
-                self.flows.given(lease, self._store.perform(giving.call))
+            call = self.flows.giving(lease, marks, keep, keep_as)
+            if call:
+                self.flows.given(lease, self._store.perform(call))
         except BaseException:
-            self.flows.not_given(lease, giving, marks, keep)
+            self.flows.not_given(lease, marks, keep, keep_as)
             raise
 
     @property

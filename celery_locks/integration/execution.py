@@ -179,6 +179,10 @@ class Execution:
         given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
         kept_elsewhere = bool(given) and given["keeper"] != os.getpid()
         self.token = given["token"] if given else new_token()
+        if not self.within:
+            # Redelivered, delayed, or requeued by us: the ways in which a message comes twice.
+            redelivered = (self.request.delivery_info or {}).get("redelivered")
+            self._may_be_a_copy = bool(redelivered or self.request.eta or "since" in self.note)
         self._interrupter = interrupter_here()
         ask = Ask(
             self.options.spec.named(name),
@@ -188,19 +192,13 @@ class Execution:
             self._interrupter.lost,
             KeptElsewhere if kept_elsewhere else Lease,
             kept_elsewhere,
-            self._besides(name),
+            self._besides(name) if self._may_be_a_copy or self.note or self.once else None,
             self.options.on_conflict,
         )
         return self.locks.take(ask)
 
-    def _besides(self, name: str) -> Besides | None:
+    def _besides(self, name: str) -> Besides:
         """What more there is to say; of most messages nothing."""
-        if not self.within:
-            # Redelivered, delayed, or requeued by us: the ways in which a message comes twice.
-            redelivered = (self.request.delivery_info or {}).get("redelivered")
-            self._may_be_a_copy = bool(redelivered or self.request.eta or "since" in self.note)
-        if not (self._may_be_a_copy or self.note or self.once):
-            return None
         return Besides(
             ask_done=self._may_be_a_copy or "queued" in self.note,
             frees=self._place_beside(name),

@@ -117,11 +117,7 @@ def interrupter_here() -> Interrupter:
     """For a task in the thread, or greenlet, that calls."""
     if _is_green():
         return _Greenlet() if _is_gevent() else Interrupter()
-    return _MainThread() if SIGNAL and _is_main_thread() else _OtherThread()
-
-
-def _is_main_thread() -> bool:
-    return threading.get_ident() == _main_thread
+    return _MainThread() if SIGNAL and threading.get_ident() == _main_thread else _OtherThread()
 
 
 _main_thread = threading.main_thread().ident
@@ -172,7 +168,7 @@ class _MainThread(Interrupter):
             self._lease = None  # which knows us: no cycle shall be left of a task that has ended
 
     def _deliver(self, word: Word) -> None:
-        if not _is_main_thread():
+        if threading.get_ident() != _main_thread:
             signal.pthread_kill(_main_thread or 0, SIGNAL)
 
 

@@ -126,7 +126,7 @@ class LockedTask(_TypedTask[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         request = self.request
         # Set where this very task runs already and its body calls it directly.
-        running = request.get("celery_locks_execution")
+        running = getattr(request, "celery_locks_execution", None)
         if request.called_directly or running:
             return self._call_directly(args, kwargs, running)
         return self._run(Execution(self, request, args, kwargs))
