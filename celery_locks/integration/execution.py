@@ -7,7 +7,6 @@ share. The name is computed once, from the arguments as they came. The lock is g
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -175,10 +174,9 @@ class Execution:
         return around
 
     def _acquire(self, name: str) -> Lease | Conflict | Done:
-        # The token that came with the message is the outermost call's.
-        given = {} if self.within else (self.request.properties or {}).get(HEADER) or {}
-        kept_elsewhere = bool(given) and given["keeper"] != os.getpid()
-        self.token = given["token"] if given else new_token()
+        # The token that the main process gave us, which keeps the lock, is the outermost call's.
+        given = "" if self.within else (self.request.properties or {}).get(HEADER)
+        self.token = given or new_token()
         if not self.within:
             # Redelivered, delayed, or requeued by us: the ways in which a message comes twice.
             redelivered = (self.request.delivery_info or {}).get("redelivered")
@@ -190,8 +188,8 @@ class Execution:
             self.token,
             now(),
             self._interrupter.lost,
-            KeptElsewhere if kept_elsewhere else Lease,
-            kept_elsewhere,
+            KeptElsewhere if given else Lease,
+            bool(given),
             self._besides(name) if self._may_be_a_copy or self.note or self.once else None,
             self.options.on_conflict,
         )
@@ -316,6 +314,15 @@ class Execution:
     def _keeps_place(self) -> bool:
         return self.options.scope == "queued+running" and not self.within and bool(self.request.id)
 
+    @property
+    def _kept_as(self) -> str:
+        """The token that the next attempt's message has in the meantime: a revoke frees that.
+
+        With ``queued`` this is the token of another lock, the one from publish to start.
+        """
+        is_its = self.options.scope != "queued" and not self.within and self.request.id
+        return queued_token(self.request.id) if is_its else ""
+
     def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
         lease = self.lease
@@ -326,8 +333,7 @@ class Execution:
             ttl = self.locks.settings.done_ttl
             marks = [*marks, job_ended(self.holder, ttl, leaves_result=self._leaves_result)]
         try:
-            keep_as = queued_token(self.request.id) if keep and self._keeps_place else ""
-            self.locks.give_back(lease, marks, keep, keep_as)
+            self.locks.give_back(lease, marks, keep, self._kept_as if keep else "")
         except LockUnavailable as error:
             logs.owed(lease.name, error)
         # Not before: what strikes on the way leaves it to after_return, and twice does no harm.

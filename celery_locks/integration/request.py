@@ -1,14 +1,14 @@
 """The request as the worker's main process has it: mints the token and reports to the wards.
 
-The token travels to the child in ``properties``: at the top level of the request it would become a
-message header, which retries inherit. Celery makes a subclass of this class for every task and
-redefines two of its methods there without calling ours, so those are wrapped as they are made.
+The token travels to a child in ``properties``, and tells it that its lock is kept here. At the top
+level of the request it would become a message header, which retries inherit. Celery makes a
+subclass of this class for every task and redefines two of its methods there without calling ours,
+so those are wrapped as they are made.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -60,11 +60,12 @@ def _dispatching(original: Any) -> Any:
     @functools.wraps(original)
     def execute_using_pool(self: LockRequest, pool: Any, **kwargs: Any) -> Any:
         token = self.lock_token = new_token()
-        told = self._request_dict
-        given = {HEADER: {"token": token, "keeper": os.getpid()}}
-        told["properties"] = {**(told.get("properties") or {}), **given}
+        has_children = _has_children(type(pool).__module__)
+        if has_children:
+            told = self._request_dict
+            told["properties"] = {**(told.get("properties") or {}), HEADER: token}
         # Before the child can have it: while the main process is busy it may not hear "accepted".
-        wards.add(self, children=_has_children(type(pool).__module__))
+        wards.add(self, children=has_children)
         try:
             return original(self, pool, **kwargs)
         except BaseException:

@@ -104,6 +104,19 @@ def test_a_released_lock_admits_others_between_attempts(rig: Rig, key: str) -> N
     assert order == [("again", 0), ("work", 0), ("again", 1)]
 
 
+def test_a_revoke_between_attempts_frees_a_kept_lock(rig: Rig, key: str) -> None:
+    """At once, not when the delay and a ttl are over: the next attempt will never come."""
+    first = rig.task("again").apply_async([key, 1, 600], lock={"on_retry": "keep"})
+    wait_until(lambda: first.state == "RETRY", PATIENCE, what="the first attempt to end")
+    wait_until(
+        lambda: [holder.is_queued for holder in rig.locks.holders(key)] == [True],
+        PATIENCE,
+        what="the lock to be the next attempt's",
+    )
+    first.revoke()
+    rig.wait_free(key)
+
+
 def test_a_kept_lock_lapses_when_the_next_attempt_never_comes(rig: Rig, key: str) -> None:
     """Revoked between two attempts: the lock is free after the delay and a ttl, not never."""
     first = rig.task("again").apply_async([key, 1, 0.5], lock={"on_retry": "keep", "ttl": 1})
