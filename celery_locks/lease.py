@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -189,7 +190,7 @@ class BaseLease:
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
         """It is gone; ``revoked`` if an operator took it, which then is the reason."""
-        if not self._finish(State.LOST, reason, revoked):
+        if not self._is_lost_now(reason, revoked):
             return
         error = self.loss(reason)
         if self._on_lost:
@@ -243,13 +244,15 @@ class BaseLease:
             self._end = self._end or State.RELEASED
         return not was_released
 
-    def _finish(self, end: State, reason: str = "", revoked: Revocation | None = None) -> bool:
-        with self._ending:
+    def _is_lost_now(self, reason: str, revoked: Revocation | None) -> bool:
+        """True for the one who is first to say so, if it has not been released."""
+        # A thread of the parent's that had the lock at the fork gives it back there, not here.
+        with nullcontext() if self.is_foreign() else self._ending:
             if self._end:
                 return False
             self._revoked = revoked
             self._reason = LockRevoked(self.name, *revoked).reason if revoked else reason
-            self._end = end
+            self._end = State.LOST
             return True
 
 

@@ -122,14 +122,19 @@ def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
     return {names[side]: word for side, word in value.items()}
 
 
+# With a skip the last arguments would be lost where they come due during a run.
+_DEBOUNCED = {"scope": "queued", "on_conflict": "requeue"}
+
+
+def _merged(*said: Mapping[str, Any]) -> dict[str, Any]:
+    return {word: value for more in said for word, value in more.items()}
+
+
 def combined(*said: Mapping[str, Any]) -> LockOptions:
-    """What was said, the later the stronger."""
-    words: dict[str, Any] = {}
-    for more in said:
-        words |= more
+    """What was said, the later the stronger; what ``debounce`` means, as strong as who says it."""
+    words = _merged(*said)
     if words.get("debounce"):
-        # With a skip the last arguments would be lost where they come due during a run.
-        words = {"scope": "queued", "on_conflict": "requeue", **words}
+        words = _merged(*({**_DEBOUNCED, **more} if "debounce" in more else more for more in said))
     if words.get("once") and words.get("limit", 1) > 1:
         raise LockUsageError(
             f"once with limit {words['limit']}: so many could do the work before it is done once"

@@ -31,7 +31,7 @@ from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
-from celery_locks.lease import BaseLease, State
+from celery_locks.lease import BaseLease
 from celery_locks.model import MIN_TTL, LockSpec, Revocation
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
@@ -91,7 +91,7 @@ class WardLease(BaseLease):
     """
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
-        if self._finish(State.LOST, reason, revoked) and self._on_lost:
+        if self._is_lost_now(reason, revoked) and self._on_lost:
             self._on_lost(self, self.loss(reason))
 
 

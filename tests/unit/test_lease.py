@@ -188,5 +188,40 @@ def test_lease_of_the_parent_is_foreign_in_a_fork(
     assert lease.state is State.HELD
 
 
+def test_a_fork_does_not_inherit_a_lock_that_a_thread_has(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is not there in the child; whoever asks would wait for it for ever."""
+    lease = a_lease(clock)
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lease._ending:
+            held.set()
+            over.wait(30)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    asked: list[str] = []
+
+    def ask() -> None:
+        try:
+            lease.check()
+        except LeaseLost as error:
+            asked.append(str(error))
+
+    child = threading.Thread(target=ask, daemon=True)
+    try:
+        held.wait(30)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        clock.time += 11
+        child.start()
+        child.join(10)
+        assert len(asked) == 1
+    finally:
+        over.set()
+        other.join()
+
+
 def test_repr_says_the_state(clock: Clock) -> None:
     assert repr(a_lease(clock)) == "<Lease 'a' held fence=5 remaining=9.9s>"

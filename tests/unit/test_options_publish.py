@@ -69,6 +69,17 @@ def test_debounce_means_queued_and_loses_nothing() -> None:
     assert (said.scope, said.on_conflict) == ("queued+running", "skip")
 
 
+def test_what_debounce_means_is_as_strong_as_who_says_it() -> None:
+    """Stronger than a setting for all tasks; a later word, or none at all any more, beats it."""
+    of_all = {"scope": "queued+running", "on_conflict": "skip"}
+    options = combined(of_all, {"debounce": 2.0})
+    assert (options.scope, options.on_conflict) == ("queued", "requeue")
+    options = combined({"debounce": 2.0}, of_all)
+    assert (options.scope, options.on_conflict) == ("queued+running", "skip")
+    options = combined(of_all, {"debounce": 2.0}, {"debounce": 0.0})
+    assert (options.scope, options.on_conflict) == ("queued+running", "skip")
+
+
 @pytest.mark.parametrize(
     "said",
     [
