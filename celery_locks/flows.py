@@ -231,8 +231,8 @@ class Flows(Generic[L]):
         if ttl is not None:
             lease.retime(ttl, sent_at)
             keeper.reschedule(lease.token)
-        call = self.verbs.renew([Renewal(lease.name, lease.token, lease.ttl)], budget_of(lease.ttl))
-        lost = yield call
+        renewal = Renewal(lease.name, lease.token, lease.ttl)
+        lost = yield self.verbs.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
         if lost:
             keeper.discard(lease.token)
             lease.lose(NO_LONGER_THERE, lost.revoked.get(lease.token))

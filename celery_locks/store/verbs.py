@@ -237,11 +237,15 @@ class Verbs:
 
         return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
 
-    def renew(self, batch: Sequence[Renewal], budget: float) -> Call:
-        """For leases of one shard; answers with the ``Lost`` among their tokens."""
+    def renew(self, batch: Sequence[Renewal], budget: float, *, retimed: bool = False) -> Call:
+        """For leases of one shard; answers with the ``Lost`` among their tokens.
+
+        ``retimed``: there is one only, from now on with another ttl.
+        """
         args: list[Arg] = []
         for name, token, ttl in batch:
             args += (name, token, round(ttl * 1000))
+        args += (1,) if retimed else ()
 
         def parse(reply: Any) -> Lost:
             if not reply:

@@ -30,6 +30,7 @@ def test_renew_sets_the_ttl_and_does_not_add_it(face: Face) -> None:
         info = face.info("a")
         assert info
         assert ttl - 2 < info.remaining < ttl + 0.001
+        assert info.holders[0].ttl == ttl, "by it others reckon whether a renewal is overdue"
         assert ttl - 3 < lease.remaining < ttl
     face.renew(lease)
     assert lease.ttl == 20.25
