@@ -36,6 +36,7 @@ from celery_locks.flows import Ask
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import lock_name
+from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
 from celery_locks.model import MIN_TTL, Conflict, Holder, LockSpec, this_process
 from celery_locks.options import LockOptions
@@ -70,6 +71,8 @@ def as_sent(result: Any) -> Any:
 
 class _Publication:
     """One call on its way into the queue."""
+
+    _is_being_sent = False
 
     def __init__(
         self,
@@ -114,6 +117,19 @@ class _Publication:
             if self.id_is_frozen:
                 return self._plainly()
             raise
+        except AlreadyQueued:
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """A time limit may have struck between the grant and our knowing of it."""
+        if not self._is_being_sent:
+            assert self.name is not None
+            token, locks = queued_token(self.options["task_id"]), self.locks
+            until = now() + self._lifetime()
+            keeper.give_back(self.name, token, locks.keeper_store, locks.verbs, until)
 
     def _publish(self) -> Any:
         replaced: Holder | None = None
@@ -218,6 +234,7 @@ class _Publication:
         return self._plainly()
 
     def _plainly(self) -> Any:
+        self._is_being_sent = True
         return as_sent(self.send(self.options))
 
     def _sent(self, lease: Lease, replaced: Holder | None) -> Any:
@@ -229,7 +246,7 @@ class _Publication:
         try:
             result = self._plainly()
         except BaseException:
-            # Not in the queue, as far as anybody knows.
+            # Not in the queue, as far as anybody knows; at once, for the caller may try again.
             self._give_back(lease)
             raise
         if replaced:

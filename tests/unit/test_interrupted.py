@@ -1,4 +1,4 @@
-"""A time limit, or Ctrl-C, strikes on the way to a release: the lock must not wait to lapse."""
+"""A time limit, or Ctrl-C, strikes on the way: no lock is to wait until it lapses."""
 
 import sys
 from linecache import getline
@@ -7,10 +7,13 @@ from typing import Any
 
 import fakeredis
 import pytest
+from celery import Celery
 
-from celery_locks import Locks
+from celery_locks import LockedTask, Locks
 from celery_locks.integration.app import AppLocks
 from celery_locks.keeper import keeper
+from celery_locks.store.verbs import QUEUED
+from celery_locks.testing import in_memory_locks, lock_name_of
 from tests.support.waiting import wait_until
 
 
@@ -57,6 +60,32 @@ def test_hold_struck_at_any_line_leaves_nothing_held() -> None:
             break
     assert line > 50
     locks.close()
+
+
+@pytest.mark.parametrize("scope", ["queued", "queued+running"])
+def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: str) -> None:
+    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_queue = f"struck-{scope}"
+
+    @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_scope=scope)
+    def mail(to: int) -> None: ...
+
+    with in_memory_locks(app) as locks, app.connection() as connection:
+        mail.delay(0)
+        for line in range(1, 1000):
+            queued = connection.default_channel._size(app.conf.task_default_queue)
+            strike = _Strike(line)
+            try:
+                with strike:
+                    mail.delay(line)
+            except KeyboardInterrupt:
+                pass
+            if connection.default_channel._size(app.conf.task_default_queue) == queued:
+                name = lock_name_of(mail, line) + (QUEUED if scope == "queued" else "")
+                wait_until(lambda name=name: locks.info(name) is None, 5, what=strike.where)
+            if not strike.where:
+                break
+    assert line > 50
 
 
 class _Strike:
