@@ -337,8 +337,8 @@ class Execution:
         except LockUnavailable as error:
             logs.owed(lease.name, error)
         # Not before: what strikes on the way leaves it to after_return, and twice does no harm.
-        self.lease = None
         unreleased.discard(self)
+        self.lease = None
 
     def leave_queue(self) -> None:
         """This message will not run, and not come back: others may queue."""

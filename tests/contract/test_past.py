@@ -7,7 +7,7 @@ import pytest
 import time_machine
 
 from celery_locks import Holder, Locks, admin
-from celery_locks.flows import NOTED
+from celery_locks.lease import NOTED
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, Besides, Mark, queued_token
 from tests.contract.faces import Face

@@ -1,6 +1,7 @@
 """A time limit, or Ctrl-C, strikes on the way: no lock is to wait until it lapses."""
 
 import sys
+from contextlib import suppress
 from linecache import getline
 from types import FrameType
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import fakeredis
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_locks import LockedTask, Locks
 from celery_locks.integration.app import AppLocks
+from celery_locks.integration.execution import unreleased
 from celery_locks.keeper import keeper
 from celery_locks.store.verbs import QUEUED
 from celery_locks.testing import in_memory_locks, lock_name_of
@@ -50,10 +53,7 @@ def test_hold_struck_at_any_line_leaves_nothing_held() -> None:
         pass  # what is made at first use is there
     for line in range(1, 1000):
         strike = _Strike(line)
-        try:
-            with strike, locks.hold("a", ttl=600):
-                pass
-        except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt), strike, locks.hold("a", ttl=600):
             pass
         wait_until(lambda: not keeper.tokens and locks.info("a") is None, 5, what=strike.where)
         if not strike.where:
@@ -75,11 +75,8 @@ def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: s
         for line in range(1, 1000):
             queued = connection.default_channel._size(app.conf.task_default_queue)
             strike = _Strike(line)
-            try:
-                with strike:
-                    mail.delay(line)
-            except KeyboardInterrupt:
-                pass
+            with suppress(KeyboardInterrupt), strike:
+                mail.delay(line)
             if connection.default_channel._size(app.conf.task_default_queue) == queued:
                 name = lock_name_of(mail, line) + (QUEUED if scope == "queued" else "")
                 wait_until(lambda name=name: locks.info(name) is None, 5, what=strike.where)
@@ -88,11 +85,38 @@ def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: s
     assert line > 50
 
 
-class _Strike:
-    """Ctrl-C at the n-th line of ours that runs in the block."""
+_BESIDES = {"lock_scope": "queued+running", "lock_once": 60.0}
 
-    def __init__(self, line: int) -> None:
-        self._left, self.where = line, ""
+
+@pytest.mark.parametrize("options", [_BESIDES, {"lock_on_conflict": "wait"}], ids=str)
+def test_task_struck_at_any_line_leaves_nothing_held(options: dict[str, Any]) -> None:
+    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+
+    @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_ttl=600, **options)
+    def mail(to: int) -> None: ...
+
+    with in_memory_locks(app) as locks:
+        mail.apply([0])
+        for line in range(1, 2000):
+            strike = _Strike(line, SoftTimeLimitExceeded)
+            with suppress(SoftTimeLimitExceeded), strike:
+                mail.apply([line])
+            name = lock_name_of(mail, line)
+            wait_until(
+                lambda name=name: not (keeper.tokens or unreleased or locks.info(name)),
+                5,
+                what=strike.where,
+            )
+            if not strike.where:
+                break
+    assert line > 100
+
+
+class _Strike:
+    """Ctrl-C, or another, at the n-th line of ours that runs in the block."""
+
+    def __init__(self, line: int, kind: type[BaseException] = KeyboardInterrupt) -> None:
+        self._left, self._kind, self.where = line, kind, ""
 
     def __enter__(self) -> None:
         sys.settrace(self._look)
@@ -108,5 +132,5 @@ class _Strike:
             self._left -= 1
             if self._left == 0:
                 self.where = f"after a strike in {frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt
+                raise self._kind
         return self._look
