@@ -81,11 +81,11 @@ class _BufferFlows:
         """What ``on_ready`` returned, if it was called."""
         return self._on_ready(user) if self._on_ready and waiting >= self.threshold else None
 
-    def _take(self, user: str, wait: float | None) -> Flow[Batch | None]:
+    def _take(self, user: str, wait: float | None, token: str) -> Flow[Batch | None]:
         place = self._place(user)
         flows: Any = self._faces.flows
         spec = LockSpec(place.name, self._ttl, wait=wait)
-        lease = yield from flows.acquire(Ask(spec, this_process(), new_token(), now()))
+        lease = yield from flows.acquire(Ask(spec, this_process(), token, now()))
         if isinstance(lease, Conflict):
             return None
         try:
@@ -160,17 +160,23 @@ class Buffer(_BufferFlows):
         long without a renewal that another may have had the batch too.
         """
         _check_work(work)
-        batch = self._locks.follow(self._take(user, wait))
-        if batch is None:
-            return None
+        token = new_token()
         try:
-            if batch.messages:
-                work(batch.messages)
+            batch = self._locks.follow(self._take(user, wait, token))
+            if batch is None:
+                return None
+            try:
+                if batch.messages:
+                    work(batch.messages)
+            except BaseException:
+                self._locks.follow(self._put_back(user, batch))
+                raise
+            self._locks.follow(self._end(user, batch, done=True))
+            return len(batch.messages)
         except BaseException:
-            self._locks.follow(self._put_back(user, batch))
+            # A signal's exception may strike between any two of these steps.
+            self._locks.flows.abandon(token)
             raise
-        self._locks.follow(self._end(user, batch, done=True))
-        return len(batch.messages)
 
     def users(self) -> dict[str, int]:
         """Who has messages, waiting or in flight, and how many; longest first, 1,000 a shard."""
@@ -203,7 +209,7 @@ class AsyncBuffer(_BufferFlows):
         wait: float | None = None,
     ) -> int | None:
         _check_work(work)
-        batch = await self._locks.follow(self._take(user, wait))
+        batch = await self._locks.follow(self._take(user, wait, new_token()))
         if batch is None:
             return None
         try:

@@ -97,22 +97,28 @@ def claim_or_create(
 
 
 def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]) -> Any:
-    begun = locks.follow(_look_then_begin(locks, spec, once))
-    if isinstance(begun, Repeat):
-        return False, begun.result
+    token = new_token()
     try:
-        value = factory()
-        _check_made(value)
-    except BaseException as error:
-        locks.follow(give_up(locks, begun, once, error))
+        begun = locks.follow(_look_then_begin(locks, spec, once, token))
+        if isinstance(begun, Repeat):
+            return False, begun.result
+        try:
+            value = factory()
+            _check_made(value)
+        except BaseException as error:
+            locks.follow(give_up(locks, begun, once, error))
+            raise
+        return locks.follow(_bind(locks, begun, once, value))
+    except BaseException:
+        # A signal's exception may strike between any two of these steps.
+        locks.flows.abandon(token)
         raise
-    return locks.follow(_bind(locks, begun, once, value))
 
 
 async def _create_awaited(
     locks: AsyncLocks, spec: LockSpec, once: Once, factory: Callable[[], Any]
 ) -> Any:
-    begun = await locks.follow(_look_then_begin(locks, spec, once))
+    begun = await locks.follow(_look_then_begin(locks, spec, once, new_token()))
     if isinstance(begun, Repeat):
         return False, begun.result
     try:
@@ -147,11 +153,13 @@ def _check_made(value: Any) -> None:
         raise LockUsageError(f"the factory made {size} bytes of JSON; {RESULT_BYTES} is the most")
 
 
-def _look_then_begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[Any]:
+def _look_then_begin(
+    locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
+) -> Flow[Any]:
     there = yield RecipeVerbs(locks.verbs).read(spec.name, once.mark)
     if there:
         return once.repeat(there)
-    return (yield from begin(locks, spec, once))
+    return (yield from begin(locks, spec, once, token))
 
 
 @overload

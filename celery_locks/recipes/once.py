@@ -118,17 +118,22 @@ def _blocking(locks: Locks, work: _Work) -> Callable[..., Any]:
 
     @functools.wraps(work.function)
     def done_once(*args: Any, **kwargs: Any) -> Any:
-        spec, once = work.run(args, kwargs)
-        begun = locks.follow(begin(locks, spec, once))
-        if isinstance(begun, Repeat):
-            return begun.value
+        (spec, once), token = work.run(args, kwargs), new_token()
         try:
-            result = work.function(*args, **kwargs)
-        except BaseException as error:
-            locks.follow(give_up(locks, begun, once, error))
+            begun = locks.follow(begin(locks, spec, once, token))
+            if isinstance(begun, Repeat):
+                return begun.value
+            try:
+                result = work.function(*args, **kwargs)
+            except BaseException as error:
+                locks.follow(give_up(locks, begun, once, error))
+                raise
+            locks.follow(finish(locks, begun, once, result))
+            return result
+        except BaseException:
+            # A signal's exception may strike between any two of these steps.
+            locks.flows.abandon(token)
             raise
-        locks.follow(finish(locks, begun, once, result))
-        return result
 
     return done_once
 
@@ -140,7 +145,7 @@ def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
     @functools.wraps(work.function)
     async def done_once(*args: Any, **kwargs: Any) -> Any:
         spec, once = work.run(args, kwargs)
-        begun = await locks.follow(begin(locks, spec, once))
+        begun = await locks.follow(begin(locks, spec, once, new_token()))
         if isinstance(begun, Repeat):
             return begun.value
         try:
@@ -157,11 +162,13 @@ def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
 # The steps, for whoever does something between them.
 
 
-def begin(locks: Locks | AsyncLocks, spec: LockSpec, once: Once) -> Flow[BaseLease | Repeat]:
+def begin(
+    locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
+) -> Flow[BaseLease | Repeat]:
     """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
     flows: Any = locks.flows
     besides = Besides(once=once.question)
-    ask: Ask[Any] = Ask(spec, this_process(), new_token(), now(), besides=besides)
+    ask: Ask[Any] = Ask(spec, this_process(), token, now(), besides=besides)
     answer = yield from flows.acquire(ask)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)

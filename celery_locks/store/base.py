@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Protocol, TypeVar
 
 from celery_locks.store.resp import Arg, Reply
@@ -87,10 +88,18 @@ class AsyncStore(Protocol):
     async def close(self) -> None: ...
 
 
-def drive(flow: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
-    """Run a flow to its end, performing what it yields."""
+def drive(
+    flow: Generator[Any, Any, T],
+    perform: Callable[[Any], Any],
+    struck_by: BaseException | None = None,
+) -> T:
+    """Run a flow to its end, performing what it yields.
+
+    A signal's exception may strike between two steps: the flow hears of it like of any other, and
+    sees to what it has taken.
+    """
     try:
-        effect = next(flow)
+        effect = flow.throw(struck_by) if struck_by else next(flow)
         while True:
             try:
                 answer = perform(effect)
@@ -101,6 +110,10 @@ def drive(flow: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
+    except BaseException as error:
+        if getgeneratorstate(flow) == GEN_CLOSED:
+            raise  # the flow has ended with it
+        return drive(flow, perform, error)
 
 
 async def adrive(flow: Generator[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:

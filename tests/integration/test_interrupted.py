@@ -1,6 +1,7 @@
 """A time limit, or Ctrl-C, strikes on the way: no lock is to wait until it lapses."""
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from linecache import getline
 from types import FrameType
@@ -15,6 +16,7 @@ from celery_locks import LockedTask, Locks
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import unreleased
 from celery_locks.keeper import keeper
+from celery_locks.recipes import Buffer, claim_or_create, idempotent
 from celery_locks.store.verbs import QUEUED
 from celery_locks.testing import in_memory_locks, lock_name_of
 from tests.support.waiting import wait_until
@@ -46,16 +48,41 @@ def test_release_interrupted_on_its_way_is_made_up_for(
     wait_until(lambda: locks.info("a") is None)
 
 
-def test_hold_struck_at_any_line_leaves_nothing_held() -> None:
-    """One more line each time, until a block gets through."""
-    locks = Locks(fakeredis.FakeRedis())
-    with locks.hold("a"):
-        pass  # what is made at first use is there
-    for line in range(1, 1000):
+def _hold(locks: Locks, name: str) -> None:
+    with locks.hold(name):
+        pass
+
+
+def _idempotent(locks: Locks, name: str) -> None:
+    idempotent(locks, key="{name}", lock_ttl=600)(lambda name: name)(name)
+
+
+def _create(locks: Locks, name: str) -> None:
+    claim_or_create(locks, name, lambda: 1, lock_ttl=600)
+
+
+def _absorb(locks: Locks, name: str) -> None:
+    buffer = Buffer(locks, "chat", ttl=600)
+    buffer.push(name, "hello")
+    buffer.absorb(name, lambda messages: None)
+
+
+@pytest.mark.parametrize("way", [_hold, _idempotent, _create, _absorb])
+def test_nothing_is_left_held_by_what_is_struck_at_any_line(
+    way: Callable[[Locks, str], None],
+) -> None:
+    """One more line each time, until one gets through."""
+    locks = Locks(fakeredis.FakeRedis(), ttl=600)
+    way(locks, "0")  # what is made at first use is there
+    for line in range(1, 2000):
         strike = _Strike(line)
-        with suppress(KeyboardInterrupt), strike, locks.hold("a", ttl=600):
-            pass
-        wait_until(lambda: not keeper.tokens and locks.info("a") is None, 5, what=strike.where)
+        with suppress(KeyboardInterrupt), strike:
+            way(locks, str(line))
+        wait_until(
+            lambda: not keeper.tokens and not locks.follow(locks.flows.walk()),
+            5,
+            what=strike.where,
+        )
         if not strike.where:
             break
     assert line > 50
