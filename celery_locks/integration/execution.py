@@ -277,13 +277,16 @@ class Execution:
         options = self.options
         token = _current.set(self)
         try:
-            try:
-                self._interrupter.arm(
-                    lease, raises=options.on_lost == "raise", stops=options.on_stop == "raise"
-                )
-                return call(*self.args, **self.kwargs)
-            finally:
-                self._interrupter.disarm()
+            self._interrupter.arm(
+                lease, raises=options.on_lost == "raise", stops=options.on_stop == "raise"
+            )
+            result = call(*self.args, **self.kwargs)
+            self._interrupter.disarm()
+            return result
+        except BaseException:
+            # Again, if it was the disarming that a time limit struck.
+            self._interrupter.disarm()
+            raise
         finally:
             _current.reset(token)
 

@@ -13,6 +13,7 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_locks import LockedTask, Locks
+from celery_locks.integration import interrupt
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import unreleased
 from celery_locks.keeper import keeper
@@ -134,6 +135,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(options: dict[str, Any]) ->
                 5,
                 what=strike.where,
             )
+            assert not interrupt._running, strike.where
             if not strike.where:
                 break
     assert line > 100
