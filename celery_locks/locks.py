@@ -122,12 +122,23 @@ class Locks:
 
         ``wait`` seconds are spent in a first-come-first-served queue before None is the answer.
         """
-        answer = self.try_acquire(name, **asked)
-        return None if isinstance(answer, Conflict) else answer
+        token = new_token()
+        try:
+            answer = self._try_acquire(name, token, asked)
+            return None if isinstance(answer, Conflict) else answer
+        except BaseException:
+            # A signal's exception may strike between the grant and the caller's knowing of it.
+            self.flows.abandon(token)
+            raise
 
     def try_acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | Conflict:
         """``acquire`` for those who want to know who holds it instead."""
-        return self._try_acquire(name, new_token(), asked)
+        token = new_token()
+        try:
+            return self._try_acquire(name, token, asked)
+        except BaseException:
+            self.flows.abandon(token)  # as in acquire
+            raise
 
     def _try_acquire(self, name: str, token: str, asked: Asked) -> Lease | Conflict:
         spec = spec_of(name, self.ttl, asked)

@@ -49,6 +49,13 @@ def test_release_interrupted_on_its_way_is_made_up_for(
     wait_until(lambda: locks.info("a") is None)
 
 
+def _acquire(locks: Locks, name: str) -> None:
+    lease = locks.acquire(name)
+    sys.settrace(None)  # whoever is struck in a release has the lease still
+    assert lease
+    lease.release()
+
+
 def _hold(locks: Locks, name: str) -> None:
     with locks.hold(name):
         pass
@@ -68,7 +75,7 @@ def _absorb(locks: Locks, name: str) -> None:
     buffer.absorb(name, lambda messages: None)
 
 
-@pytest.mark.parametrize("way", [_hold, _idempotent, _create, _absorb])
+@pytest.mark.parametrize("way", [_acquire, _hold, _idempotent, _create, _absorb])
 def test_nothing_is_left_held_by_what_is_struck_at_any_line(
     way: Callable[[Locks, str], None],
 ) -> None:
