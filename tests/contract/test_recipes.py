@@ -19,6 +19,7 @@ from celery_locks import (
     admin,
 )
 from celery_locks import once as once_room
+from celery_locks.flows import new_token
 from celery_locks.keeper import keeper
 from celery_locks.recipes import (
     AsyncBuffer,
@@ -423,7 +424,7 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by
     buffer = Buffer(locks, "memory")
     for number in range(3):
         buffer.push("ann", number)
-    batch = locks.follow(buffer._take("ann", None))
+    batch = locks.follow(buffer._take("ann", None, new_token()))
     assert batch is not None
     assert batch.messages == [0, 1, 2]
     assert buffer.users() == {"ann": 3}
@@ -449,7 +450,7 @@ def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
     """Else the work of a batch whose end was answered too late would count as lost."""
     buffer = Buffer(locks, "memory")
     buffer.push("ann", 1)
-    batch = locks.follow(buffer._take("ann", None))
+    batch = locks.follow(buffer._take("ann", None, new_token()))
     assert batch is not None
     verbs, token = RecipeVerbs(locks.verbs), batch.lease.token
     end = verbs.end_batch(buffer._place("ann"), token, "question", done=True)
