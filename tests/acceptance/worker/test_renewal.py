@@ -196,13 +196,23 @@ def _send_short_ones(scene: Scene) -> None:
 
 
 def _scale(scene: Scene) -> None:
+    """Not down to one: billiard may count a child among those to go that is going already."""
+    sizes = [1]
+
+    def size() -> int:
+        sizes.append(len(scene.worker.children))
+        return sizes[-1]
+
     others = [
         scene.stage.send("work", new_key("short"), "sleep", 2, queue=scene.queue) for _ in range(3)
     ]
-    wait_until(lambda: len(scene.worker.children) > 1, 30, what="the pool to grow")
-    for other in others:
-        _wait_done(other)
-    wait_until(lambda: len(scene.worker.children) == 1, 30, what="the pool to shrink")
+    wait_until(lambda: size() > 1, 30, what="the pool to grow")
+    wait_until(
+        lambda: size() and all(other.state == "SUCCESS" for other in others),
+        30,
+        what="the short ones to be done",
+    )
+    wait_until(lambda: size() < max(sizes), 30, what="the pool to shrink")
     _wait_past_ttl(scene)
     scene.stage.journal.gate(scene.key)
 
