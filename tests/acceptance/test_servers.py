@@ -30,11 +30,11 @@ def test_valkey_answers_a_client(valkey: EmbeddedServer) -> None:
     assert valkey.url == f"redis://127.0.0.1:{valkey.port}/0"
 
 
-def test_redis7_is_redis(redis7: EmbeddedServer) -> None:
-    """The same class runs Debian's binary."""
-    server = redis7.info("server")
+def test_redis_server_is_redis(redis_server: EmbeddedServer) -> None:
+    """The same class runs a binary from the PATH."""
+    server = redis_server.info("server")
     assert "valkey_version" not in server
-    assert int(server["redis_version"].split(".")[0]) >= 7
+    assert server["redis_version"]
 
 
 def test_fresh_empties(

@@ -21,7 +21,7 @@ from celery_locks.testing.servers import EmbeddedServer
 from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.contract.faces import AsyncFace, Face, SyncFace
 
-PLACES = ["valkey", "redis7", "fakeredis", "cluster", "sentinel"]
+PLACES = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel"]
 if os.environ.get("CELERY_LOCKS_TEST_URL"):
     PLACES.append("external")
 

@@ -32,19 +32,21 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def server7() -> Iterator[EmbeddedServer]:
-    """A Redis 7 of the test's own."""
+def own_redis() -> Iterator[EmbeddedServer]:
+    """A Redis of the test's own."""
     binary = shutil.which("redis-server")
     if binary is None:
-        pytest.skip("No redis-server on the PATH; the shared fixture redis7 fails for it in CI.")
+        pytest.skip(
+            "No redis-server on the PATH; the shared fixture redis_server fails for it in CI."
+        )
     with EmbeddedServer(binary=binary) as one:
         yield one
 
 
-@pytest.fixture(params=["valkey", "redis7"])
+@pytest.fixture(params=["valkey", "redis_server"])
 def either(request: pytest.FixtureRequest) -> EmbeddedServer:
     """A server to break, of either kind."""
-    name = {"valkey": "server", "redis7": "server7"}[request.param]
+    name = {"valkey": "server", "redis_server": "own_redis"}[request.param]
     return request.getfixturevalue(name)
 
 

@@ -27,7 +27,7 @@ def socket_url(folder: Path, no_server_left: None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def tls_url(folder: Path, redis7: EmbeddedServer) -> Iterator[str]:
+def tls_url(folder: Path, redis_server: EmbeddedServer) -> Iterator[str]:
     """Debian's Redis speaks TLS; the embedded Valkey does not."""
     key, certificate = folder / "key.pem", folder / "cert.pem"
     subprocess.run(
