@@ -324,7 +324,7 @@ class Execution:
         With ``queued`` this is the token of another lock, the one from publish to start.
         """
         is_its = self.options.scope != "queued" and not self.within and self.request.id
-        return queued_token(self.request.id) if is_its else ""
+        return queued_token(self.request.id, again=True) if is_its else ""
 
     def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
@@ -354,7 +354,7 @@ class Execution:
         assert self.lease is not None
         kept = {word: value for word, value in self.note.items() if word == "options"}
         if self._keeps_place:
-            kept["queued"] = [self.lease.name, queued_token(self.request.id)]
+            kept["queued"] = [self.lease.name, queued_token(self.request.id, again=True)]
         if kept != self.note and not self.within:
             self.request.headers = {**(self.request.headers or {}), HEADER: kept}
 

@@ -52,7 +52,8 @@ class _Revoked:
             locks = locks_of(app)
         except LockUsageError:
             return  # an app without a lock server has no locks
-        self._waiting |= {queued_token(task_id): (locks, now() + _PATIENCE) for task_id in ids}
+        tokens = [queued_token(job, again=again) for job in ids for again in (False, True)]
+        self._waiting |= dict.fromkeys(tokens, (locks, now() + _PATIENCE))
         self.due = now()
         if not self._is_taken_on:
             self._is_taken_on = True

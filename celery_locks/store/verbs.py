@@ -352,9 +352,13 @@ class Verbs:
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
 
 
-def queued_token(task_id: str) -> str:
-    """The token of a message: whoever knows the job's id can give its place in the queue back."""
-    return QUEUED_TOKEN + quote(task_id, safe="")
+def queued_token(task_id: str, *, again: bool = False) -> str:
+    """The token of a message: whoever knows the job's id can give its place in the queue back.
+
+    ``again`` for the message of a retry: a publisher that got no answer goes on giving back what
+    it asked for, for as long as that could last.
+    """
+    return QUEUED_TOKEN + "+" * again + quote(task_id, safe="")
 
 
 def ended(holder: Holder, ttl: float, *, leaves_result: bool = True) -> Mark:

@@ -23,6 +23,7 @@ from celery.exceptions import TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
+from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, Besides, queued_token
 from celery_locks.testing.servers import EmbeddedServer
@@ -701,6 +702,27 @@ def test_a_lock_server_that_is_down_at_publish() -> None:
             inside.get(timeout=PATIENCE)
             wait_drained(rig)
             wait_nothing_left(rig)
+
+
+def test_a_publish_without_an_answer_leaves_the_retry_its_place() -> None:
+    """What it may have been granted is given back, again and again; not what came after it."""
+    with fresh_rig() as rig, Proxy(rig.server.host, rig.server.port) as locks:
+        with rig_on(rig.server, locks_url=locks.url) as sender:
+            locks.drop_replies()
+            lock = {"scope": "queued+running"}
+            result = sender.task("again").apply_async(["key", 1, 600], lock=lock)
+            locks.refuse()
+            locks.cut()
+            with rig.worker(concurrency=1):
+                wait_until(lambda: result.state == "RETRY", PATIENCE, what="the first attempt")
+                (place,) = rig.locks.holders("key")
+                assert place.is_queued
+                locks.pass_through()
+                debt = keeper._debts[queued_token(result.id)]
+                wait_until(lambda: not debt.trouble, PATIENCE, what="the publisher to give back")
+                assert rig.locks.holders("key") == (place,)
+                result.revoke()
+                wait_nothing_left(rig)
 
 
 def test_beat_with_an_interval_shorter_than_the_run(tmp_path: Any) -> None:
