@@ -57,19 +57,22 @@ class AsyncLocks:
 
     async def acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | None:
         """As ``Locks.acquire``."""
-        answer = await self.try_acquire(name, **asked)
+        answer = await self._try_acquire(name, new_token(), asked)
         return None if isinstance(answer, Conflict) else answer
 
     async def try_acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | Conflict:
         """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
+        return await self._try_acquire(name, new_token(), asked)
+
+    async def _try_acquire(self, name: str, token: str, asked: Asked) -> AsyncLease | Conflict:
         spec = spec_of(name, self.ttl, asked)
         reentrant = asked.get("reentrant", False)
         context: Hashable = asyncio.current_task()
-        entered = self.flows.reenter(name, context) if reentrant else None
+        entered = self.flows.reenter(name, context, token) if reentrant else None
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
-        ask: Ask[AsyncLease] = Ask(spec, holder, new_token(), now(), asked.get("on_lost"))
+        ask: Ask[AsyncLease] = Ask(spec, holder, token, now(), asked.get("on_lost"))
         answer = await self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, AsyncLease):
@@ -91,7 +94,8 @@ class AsyncLocks:
         self, name: str, *, required: bool = True, **asked: Unpack[Asked]
     ) -> AsyncIterator[Any]:
         """As ``Locks.hold``."""
-        lease = await self.try_acquire(name, **asked)
+        token = new_token()
+        lease = await self._try_acquire(name, token, asked)
         if isinstance(lease, Conflict):
             if required:
                 raise LockConflict(lease)
@@ -102,7 +106,7 @@ class AsyncLocks:
             yield lease
             failed = False
         finally:
-            await adrive(self.flows.leave(lease, failed), self._store.perform)
+            await adrive(self.flows.leave(lease, failed, token), self._store.perform)
 
     async def renew(self, lease: AsyncLease, ttl: float | None = None) -> None:
         await adrive(self.flows.renew(lease, ttl), self._store.perform)

@@ -242,10 +242,13 @@ class Flows(Generic[L]):
         if lost.stops:
             lease.request_stop()
 
-    def release(self, lease: L, marks: Sequence[Mark] = ()) -> Flow[bool]:
-        """True if the lock was ours until now; ``marks`` as in the verb."""
-        if lease.entries > 1 and not lease.is_foreign():
-            lease.entries -= 1
+    def release(self, lease: L, marks: Sequence[Mark] = (), entry: str = "") -> Flow[bool]:
+        """True if the lock was ours until now; ``marks`` as in the verb.
+
+        Of a lease that was entered again only one entry ends: this one, if it is one.
+        """
+        if lease.entries and not lease.is_foreign():
+            lease.entries -= {entry} & lease.entries or {min(lease.entries)}
             return True
         try:
             call = self.giving(lease, marks)
@@ -305,17 +308,19 @@ class Flows(Generic[L]):
             past=past,
         )
 
-    def leave(self, lease: L, failed: bool) -> Flow[None]:
+    def leave(self, lease: L, failed: bool, entry: str) -> Flow[None]:
         """The end of a ``hold`` block: a loss is raised unless the block raises by itself."""
         lost = lease.state is State.LOST
         # Not reached: the keeper goes on trying, and has said so.
         with suppress(LockUnavailable):
-            yield from self.release(lease)
+            yield from self.release(lease, entry=entry)
         if lost and not failed:
             raise lease.loss("it ended before the block did; another may have run beside it")
 
     def abandon(self, token: str) -> None:
-        """Nobody will release the lease with this token; if it is held, the keeper does."""
+        """Nobody will release what was got with this token; if it is held, the keeper does."""
+        for entered in list(self._entered.values()):
+            entered.entries -= {token}
         lease = keeper.lease_of(token)
         if lease and lease.begin_release():
             self.not_given(lease)
@@ -331,12 +336,12 @@ class Flows(Generic[L]):
             cursor, at_end = page.cursor, not page.cursor
         return list(found.values())
 
-    def reenter(self, name: str, context: Hashable) -> L | None:
-        """The lease that this context holds already, counted once more."""
+    def reenter(self, name: str, context: Hashable, token: str) -> L | None:
+        """The lease that this context holds already, entered once more."""
         lease = self._entered.get((name, context))
         if lease is None or lease.state not in (State.HELD, State.SUSPENDED) or lease.is_foreign():
             return None
-        lease.entries += 1
+        lease.entries |= {token}
         return lease
 
     def remember(self, lease: L, context: Hashable) -> None:

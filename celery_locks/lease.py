@@ -56,7 +56,7 @@ class BaseLease:
     """What the sync and the async lease have in common: everything but renewing and releasing."""
 
     face: Face
-    entries = 1
+    entries: frozenset[str] = frozenset()  # one token for each time it was entered again
     renewals = 0
     stop_requested = False
     on_stop: OnStop | None = None

@@ -145,7 +145,7 @@ class Locks:
         reentrant = asked.get("reentrant", False)
         # Not its ident: that of a thread that ended is given to the next one.
         context: Hashable = threading.current_thread()
-        entered = self.flows.reenter(name, context) if reentrant else None
+        entered = self.flows.reenter(name, context, token) if reentrant else None
         if entered:
             return entered
         holder = asked.get("holder") or this_process()
@@ -186,7 +186,7 @@ class Locks:
                 yield lease
                 failed = False
             finally:
-                drive(self.flows.leave(lease, failed), self._store.perform)
+                drive(self.flows.leave(lease, failed, token), self._store.perform)
         except BaseException:
             # A signal's exception may strike anywhere, also just before the block or its end.
             self.flows.abandon(token)

@@ -61,6 +61,12 @@ def _hold(locks: Locks, name: str) -> None:
         pass
 
 
+def _reenter(locks: Locks, name: str) -> None:
+    with locks.hold(name, reentrant=True), suppress(KeyboardInterrupt):
+        with locks.hold(name, reentrant=True):
+            pass
+
+
 def _idempotent(locks: Locks, name: str) -> None:
     idempotent(locks, key="{name}", lock_ttl=600)(lambda name: name)(name)
 
@@ -75,7 +81,7 @@ def _absorb(locks: Locks, name: str) -> None:
     buffer.absorb(name, lambda messages: None)
 
 
-@pytest.mark.parametrize("way", [_acquire, _hold, _idempotent, _create, _absorb])
+@pytest.mark.parametrize("way", [_acquire, _hold, _reenter, _idempotent, _create, _absorb])
 def test_nothing_is_left_held_by_what_is_struck_at_any_line(
     way: Callable[[Locks, str], None],
 ) -> None:
