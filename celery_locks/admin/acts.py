@@ -13,7 +13,7 @@ from typing import Literal
 from celery_locks.flows import new_token
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, check_name
-from celery_locks.store.verbs import HISTORY_PAGE
+from celery_locks.store.admin_verbs import HISTORY_PAGE, AdminVerbs
 
 _LONGEST = 500
 _LOOK = 0.2
@@ -48,7 +48,7 @@ def force_release(
 
 
 def _taken(locks: Locks, name: str, token: str, words: tuple[str, str]) -> tuple[Holder, ...]:
-    call = locks.verbs.force_release(name, token, *words, question=new_token())
+    call = AdminVerbs(locks.verbs).force_release(name, token, *words, question=new_token())
     taken: tuple[Holder, ...] = locks.perform(call)
     return taken
 
@@ -104,7 +104,7 @@ def history(
 def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Act]:
     before = ""
     while True:
-        page: list[Act] = locks.perform(locks.verbs.history(root, before, of=of))
+        page: list[Act] = locks.perform(AdminVerbs(locks.verbs).history(root, before, of=of))
         yield from page
         if len(page) < HISTORY_PAGE:
             return

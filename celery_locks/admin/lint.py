@@ -17,6 +17,7 @@ from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
 from celery_locks.locks import Locks
 from celery_locks.options import LockOptions
+from celery_locks.store.admin_verbs import AdminVerbs
 
 OLDEST_REDIS = (6, 2)
 _VISIBILITY = 3600.0  # kombu's default for Redis
@@ -43,7 +44,7 @@ def check(locks: Locks, app: Any) -> list[Finding]:
 
 def check_server(locks: Locks) -> list[Finding]:
     """The server alone, one finding for all shards that say the same."""
-    said = [locks.perform(locks.verbs.server(root)) for root in locks.verbs.roots]
+    said = [locks.perform(AdminVerbs(locks.verbs).server(root)) for root in locks.verbs.roots]
     found = (finding for answer in said for finding in _server(answer))
     return list(dict.fromkeys(found))
 

@@ -8,7 +8,7 @@ and the list of work that is no longer marked as done. Notes of revocation lapse
 from __future__ import annotations
 
 from celery_locks.locks import Locks
-from celery_locks.store.verbs import TRIMMED, Trimmed
+from celery_locks.store.admin_verbs import TRIMMED, AdminVerbs, Trimmed
 
 
 def trim(locks: Locks, *, dry_run: bool = False) -> int:
@@ -20,7 +20,9 @@ def trim(locks: Locks, *, dry_run: bool = False) -> int:
 def _trimmed(locks: Locks, root: str, part: str, dry_run: bool) -> int:
     total, cursor = 0, "0"
     while True:
-        step: Trimmed = locks.perform(locks.verbs.trim(root, part, cursor, dry_run=dry_run))
+        step: Trimmed = locks.perform(
+            AdminVerbs(locks.verbs).trim(root, part, cursor, dry_run=dry_run)
+        )
         total, cursor = total + step.entries, step.cursor
         if cursor == "0":
             return total

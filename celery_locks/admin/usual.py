@@ -13,6 +13,7 @@ from typing import Any
 
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
+from celery_locks.store.admin_verbs import AdminVerbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ def usual(locks: Locks, tasks: Iterable[str] | None = None) -> dict[str, Usual]:
         return {}
     holds: dict[str, list[float]] = {}
     for root in locks.verbs.roots:
-        found: Mapping[str, list[float]] = locks.perform(locks.verbs.usual(root, asked or ()))
+        found: Mapping[str, list[float]] = locks.perform(
+            AdminVerbs(locks.verbs).usual(root, asked or ())
+        )
         for task, seconds in found.items():
             holds.setdefault(task, []).extend(seconds)
     return {task: Usual(median(seconds), len(seconds)) for task, seconds in holds.items()}

@@ -56,8 +56,10 @@ def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     from celery_locks.errors import LockError
     from celery_locks.flows import new_token
     from celery_locks.integration.app import locks_of
+    from celery_locks.store.admin_verbs import AdminVerbs
 
     locks = locks_of(state.app)
+    verbs = AdminVerbs(locks.verbs)
     about = f"celery control at {state.hostname}", reason
     try:
         freed = [
@@ -65,7 +67,7 @@ def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
             for mine in locks.holders(name)
             if mine.worker == state.hostname
             for holder in locks.perform(
-                locks.verbs.force_release(name, mine.token, *about, question=new_token())
+                verbs.force_release(name, mine.token, *about, question=new_token())
             )
         ]
     except LockError as error:

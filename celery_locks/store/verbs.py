@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import (
     QUEUED_TOKEN,
-    Act,
     Conflict,
     Holder,
     LockInfo,
@@ -24,7 +23,7 @@ from celery_locks.model import (
 )
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
-from celery_locks.store.reading import act_of, holders_of, info_of, located, revocation
+from celery_locks.store.reading import holders_of, info_of, located, revocation
 from celery_locks.store.resp import Arg
 
 DEFAULT_PREFIX = "celery-locks"
@@ -32,10 +31,6 @@ CALL_LIMIT = 3.0
 RENEW_BATCH = 250
 # So many locks take the server about 1 ms: 100 take 2 to 5 or more, which others would feel.
 PAGE = 40
-# An act names up to sixteen holders.
-HISTORY_PAGE = 50
-# What trim.lua clears up, in the order in which it has to be done.
-TRIMMED = ("records", "index", "stops", "done")
 # What a waiter that is handed the lock has of it until it renews (CLAIM_MS in ends.lua).
 CLAIM = 1.0
 
@@ -133,13 +128,6 @@ class Page(NamedTuple):
 
     locks: list[LockInfo]
     cursor: str
-
-
-class Trimmed(NamedTuple):
-    """A step of clearing up: where it goes on ("0": at the end), and how many entries it found."""
-
-    cursor: str
-    entries: int
 
 
 def budget_of(ttl: float) -> float:
@@ -258,62 +246,6 @@ class Verbs:
             return lost
 
         return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
-
-    def force_release(
-        self, name: str, token: str = "", by: str = "", why: str = "", *, question: str
-    ) -> Call:
-        """Answers with the holders that had it; ``by`` and ``why`` go into the log.
-
-        ``question`` is a token of its own, by which the server knows a repeated question.
-        """
-
-        def parse(reply: Any) -> tuple[Holder, ...]:
-            return tuple(holders_of(reply[1:]))
-
-        args = (name, token, by, why, question)
-        return Call(scripts.FORCE_RELEASE, self.root(name), args, parse, CALL_LIMIT)
-
-    def history(
-        self,
-        root: str,
-        before: str = "",
-        size: int = HISTORY_PAGE,
-        of: Literal["log", "past"] = "log",
-    ) -> Call:
-        """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
-
-        def parse(reply: Any) -> list[Act]:
-            return [act_of(identifier, fields) for identifier, fields in reply]
-
-        args = (f"({before}" if before else "+", size, of)
-        return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
-
-    def usual(self, root: str, tasks: Sequence[str] = ()) -> Call:
-        """Answers with task → its last holds in seconds, of one shard; of all tasks if none."""
-
-        def parse(reply: Any) -> dict[str, list[float]]:
-            pairs = zip(reply[::2], reply[1::2], strict=True)
-            found = {task.decode(): [int(ms) / 1000 for ms in said.split()] for task, said in pairs}
-            return {task: holds for task, holds in found.items() if holds}
-
-        return Call(scripts.USUAL, root, tuple(tasks), parse, CALL_LIMIT)
-
-    def trim(self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False) -> Call:
-        """Answers with ``Trimmed``; with ``dry_run`` nothing is removed."""
-
-        def parse(reply: Any) -> Trimmed:
-            return Trimmed(reply[0].decode(), reply[1])
-
-        return Call(scripts.TRIM, root, (part, cursor, PAGE, int(not dry_run)), parse, CALL_LIMIT)
-
-    def server(self, root: str) -> Call:
-        """Answers with what the server of a shard says of itself (INFO), as a mapping."""
-
-        def parse(reply: Any) -> dict[str, str]:
-            lines = (line.partition(":") for line in reply.decode().splitlines())
-            return {word: value for word, colon, value in lines if colon}
-
-        return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
 
     def stop(
         self, name: str, token: str = "", by: str = "", why: str = "", *, question: str

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from celery_locks import admin
 from celery_locks.locks import Locks
 from celery_locks.model import LockInfo
+from celery_locks.store.admin_verbs import AdminVerbs
 
 EVERY = 1.0
 _TIMES = 5.0
@@ -65,7 +66,9 @@ def counted(locks: Iterable[LockInfo]) -> dict[str, int]:
 
 def server_time(locks: Locks) -> float:
     """The lock server's clock; ours, where it does not tell."""
-    said = locks.perform(locks.verbs.server(locks.verbs.roots[0])).get("server_time_usec")
+    said = locks.perform(AdminVerbs(locks.verbs).server(locks.verbs.roots[0])).get(
+        "server_time_usec"
+    )
     return int(said) / 1e6 if said else time.time()
 
 

@@ -24,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from celery_locks.errors import LimitMismatch
 from celery_locks.flows import new_token
 from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
+from celery_locks.store.admin_verbs import AdminVerbs
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Script
@@ -367,7 +368,8 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, pick=picks, one=st.sampled_from([True, True, True, False]))
     def force_release(self, name: str, pick: int, one: bool) -> None:
         token = self._someone(name, pick) if one else ""
-        taken = self.world.perform(self.verbs.force_release(name, token, question=new_token()))
+        call = AdminVerbs(self.verbs).force_release(name, token, question=new_token())
+        taken = self.world.perform(call)
         assert {h.token for h in taken} == self.model.force_release(name, token)
 
     @rule(

@@ -7,7 +7,8 @@ import pytest
 
 from celery_locks import Holder, Locks, admin
 from celery_locks.model import LockSpec
-from celery_locks.store.verbs import PAGE, TRIMMED, queued_token
+from celery_locks.store.admin_verbs import TRIMMED, AdminVerbs
+from celery_locks.store.verbs import PAGE, queued_token
 from tests.contract.places import Place
 
 
@@ -96,7 +97,7 @@ def test_trim_goes_in_steps(place: Place, locks: Locks) -> None:
     root = locks.verbs.root("")
     for number in range(400):
         place.raw.delete(f"{root}h:n{number}")
-    cursor, count = locks.perform(locks.verbs.trim(root, TRIMMED[0]))
+    cursor, count = locks.perform(AdminVerbs(locks.verbs).trim(root, TRIMMED[0]))
     assert cursor != "0"
     assert PAGE <= count < 2 * PAGE
     assert count + admin.trim(locks) == 800

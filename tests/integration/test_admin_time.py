@@ -6,8 +6,9 @@ import pytest
 
 from celery_locks import Holder, Locks
 from celery_locks.model import LockSpec
+from celery_locks.store.admin_verbs import TRIMMED, AdminVerbs, Trimmed
 from celery_locks.store.base import Call
-from celery_locks.store.verbs import TRIMMED, Trimmed, Verbs
+from celery_locks.store.verbs import Verbs
 from celery_locks.testing.servers import EmbeddedServer
 
 MOST = 5000  # microseconds
@@ -15,11 +16,11 @@ HOLDER = Holder(task_id="7c1f" * 9, task="shop.invoices.bill", worker="w@host.ex
 
 CALLS: dict[str, Callable[[Verbs, str], Call]] = {
     "list": lambda verbs, root: verbs.page(),
-    "history of acts": lambda verbs, root: verbs.history(root),
-    "history of holds": lambda verbs, root: verbs.history(root, of="past"),
-    "usual": lambda verbs, root: verbs.usual(root),
+    "history of acts": lambda verbs, root: AdminVerbs(verbs).history(root),
+    "history of holds": lambda verbs, root: AdminVerbs(verbs).history(root, of="past"),
+    "usual": lambda verbs, root: AdminVerbs(verbs).usual(root),
     **{
-        f"trim of {part}": lambda verbs, root, part=part: verbs.trim(root, part)  # type: ignore[misc]
+        f"trim of {part}": lambda verbs, root, part=part: AdminVerbs(verbs).trim(root, part)  # type: ignore[misc]
         for part in TRIMMED
     },
 }
@@ -36,7 +37,10 @@ def full() -> Iterator[EmbeddedServer]:
                 spec = LockSpec("semaphore", limit=16)
                 locks.perform(verbs.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
             why = "it hung " * 60
-            locks.perform(verbs.force_release("semaphore", "", "ann@host", why, question=f"{act}"))
+            call = AdminVerbs(verbs).force_release(
+                "semaphore", "", "ann@host", why, question=f"{act}"
+            )
+            locks.perform(call)
         for number in range(600):
             token = f"{number:024x}"
             locks.perform(verbs.acquire(LockSpec(f"invoice:{number}"), token, HOLDER))
