@@ -3,8 +3,7 @@
 One native thread per process, started with the first lease. It sleeps until a lease is due (a
 third of its ttl after the last renewal) and renews everything that is due in one call per shard.
 What fails is tried again until the lease's own deadline, then the lease is told that it is lost.
-Whatever could not be given back (a release that failed, a grant whose answer never came) is its
-debt: it goes on trying until the lock would have lapsed anyway.
+What could not be given back, it goes on trying to (``debts.py``).
 
 It holds the leases themselves, so a lease that its user forgot about lives until it is released.
 A renewal can never make a lock anew (``renew.lua`` changes only what is there). A forked child
@@ -18,10 +17,11 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol
 
 from celery_locks.clock import now
+from celery_locks.debts import Debt, Debts, by_place
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.native import native_lock, original, start_thread
@@ -62,43 +62,6 @@ class Charge:
         self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
 
 
-@dataclass(slots=True)
-class Debt:
-    """Something to be given back, as long as that makes a difference.
-
-    A question that was never answered may still be on its way, in a buffer of the network or of a
-    server that stands still, and be granted after the give-back. What is ``doubtful`` in this way
-    is given back again, ever more rarely, for as long as such a grant could last.
-    """
-
-    name: str
-    token: str
-    store: Store
-    verbs: Verbs
-    until: float
-    doubtful: bool = False
-    kept_until: float = 0.0
-    keep_as: str = ""
-    marks: Sequence[Mark] = ()
-    past: str | None = None
-    due: float = field(default_factory=now)
-    pause: float = 0.25
-    trouble: str = "no time was left"  # empty once it was paid
-
-    def plan_again(self) -> None:
-        self.due = now() + self.pause
-        self.pause *= 2
-
-    def tell_if_unpaid(self) -> None:
-        if self.trouble:
-            logger.warning(
-                "lock %r could not be given back and lapses: %s",
-                self.name,
-                self.trouble,
-                extra={"event": "lapses", "lock": self.name},
-            )
-
-
 class Chore(Protocol):
     """Something else to do in this thread when it is due: the worker's side has one."""
 
@@ -115,7 +78,7 @@ class Keeper:
 
     def after_fork(self) -> None:
         self._charges: dict[str, Charge] = {}
-        self._debts: dict[str, Debt] = {}
+        self._debts = Debts()
         self._chores: list[Chore] = []
         self._watched: dict[int, Callable[[], None]] = {}
         self._starting = native_lock()
@@ -175,12 +138,10 @@ class Keeper:
         until = now() + seconds
         while self._bell and self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
-        for debt in list(self._debts.values()):
-            debt.tell_if_unpaid()
+        self._debts.tell_of_unpaid()
 
     def _is_busy(self) -> bool:
-        unpaid = any(debt.trouble for debt in list(self._debts.values()))
-        return unpaid or any(chore.due <= now() for chore in self._chores)
+        return self._debts.unpaid or any(chore.due <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
         """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
@@ -221,7 +182,7 @@ class Keeper:
         while True:
             try:
                 self._sleep(bell)
-                self._pay_debts()
+                self._debts.pay(self.patience)
                 self._do_chores()
                 self._renew_due()
             except BaseException:
@@ -256,8 +217,8 @@ class Keeper:
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
-        dues += [debt.due for debt in list(self._debts.values())]
-        return min(dues + [chore.due for chore in self._chores], default=math.inf)
+        dues += [chore.due for chore in self._chores]
+        return min(*dues, self._debts.due, math.inf)
 
     def patience(self, calls: int = 1) -> float:
         """So short that even if every call of this round times out, no lease misses its renewal."""
@@ -317,77 +278,12 @@ class Keeper:
             charge.lease.suspend(error)
             charge.plan_again()
 
-    def _pay_debts(self) -> None:
-        self._forget_old_debts()
-        moment = now()
-        owed = _by_place([debt for debt in list(self._debts.values()) if debt.due <= moment])
-        # Half of what a call may take: the renewals wait meanwhile.
-        budget = self.patience(2 * len(owed))
-        for debts in owed:
-            self._pay(debts, now() + budget)
-
-    def _pay(self, debts: list[Debt], until: float) -> None:
-        """What one place is owed. Once it does not answer, the rest would only cost time too."""
-        for debt in debts:
-            if now() >= until:
-                return
-            is_paid = self._paid(debt, until - now())
-            there = self._debts.pop(debt.token, debt)
-            if there is not debt:
-                self._debts.setdefault(debt.token, there)  # more is owed for it by now
-                continue
-            if not is_paid:
-                self._debts[debt.token] = debt  # last in line: it may be alone in its trouble
-                for unpaid in debts:
-                    unpaid.due = now() + 0.25
-                return
-            if debt.doubtful:
-                debt.plan_again()
-                self._debts[debt.token] = debt
-
-    def _paid(self, debt: Debt, budget: float) -> bool:
-        try:
-            keep = max(0.0, debt.kept_until - now())
-            call = debt.verbs.release(
-                debt.name,
-                debt.token,
-                keep=keep,
-                keep_as=debt.keep_as,
-                marks=debt.marks,
-                past=debt.past,
-                budget=budget,
-            )
-            debt.store.perform(call)
-        except Exception as error:
-            if not isinstance(error, LockUnavailable):
-                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
-            debt.trouble = str(error)
-            return False
-        debt.trouble = ""
-        return True
-
-    def _forget_old_debts(self) -> None:
-        for debt in [debt for debt in list(self._debts.values()) if debt.until <= now()]:
-            self._debts.pop(debt.token, None)
-            debt.tell_if_unpaid()
-
-
-T = TypeVar("T", Charge, Debt)
-
-
-def _by_place(things: list[T]) -> list[list[T]]:
-    """Those of one store and shard together: they are reached or not reached together."""
-    places: dict[tuple[int, str], list[T]] = {}
-    for thing in things:
-        places.setdefault((id(thing.store), thing.verbs.root(thing.name)), []).append(thing)
-    return list(places.values())
-
 
 def _batches(charges: list[Charge]) -> list[list[Charge]]:
     """What goes into one call each: one place, not too many."""
     return [
         group[start : start + RENEW_BATCH]
-        for group in _by_place(charges)
+        for group in by_place(charges)
         for start in range(0, len(group), RENEW_BATCH)
     ]
 

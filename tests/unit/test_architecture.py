@@ -21,7 +21,7 @@ LAYERS = (
     {"errors", "model", "clock", "events", "logs", "native"},
     {"store"},
     {"lease", "once", "options", "policy", "keys", "settings"},
-    {"keeper", "flows", "hints", "locks", "aio"},
+    {"debts", "keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_locks import debts as debts_module
 from celery_locks import keeper as module
 from celery_locks import lease as lease_module
 from celery_locks.clock import now as real_now
@@ -60,15 +61,15 @@ class Still(Keeper):
         self._bell = os.pipe()
 
     def turn(self) -> None:
-        self._pay_debts()
+        self._debts.pay(self.patience)
         self._renew_due()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "now", made.now)
-    monkeypatch.setattr(lease_module, "now", made.now)
+    for one in (module, debts_module, lease_module):
+        monkeypatch.setattr(one, "now", made.now)
     return made
 
 
