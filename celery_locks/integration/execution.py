@@ -7,7 +7,6 @@ share. The name is computed once, from the arguments as they came. The lock is g
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -17,19 +16,18 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.time import maybe_make_aware
 
 from celery_locks import logs
-from celery_locks import options as lock_options
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable, LockUsageError
+from celery_locks.errors import LockUnavailable
 from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.interrupt import KeptElsewhere, RaisedHere, interrupter_here
-from celery_locks.integration.naming import lock_name, parameters_of
+from celery_locks.integration.naming import lock_name
 from celery_locks.integration.once import once_of
 from celery_locks.integration.places import leave_queue
 from celery_locks.integration.refusal import Refusal
 from celery_locks.keeper import keeper
-from celery_locks.lease import Lease, OnStop, State
+from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
@@ -39,41 +37,6 @@ from celery_locks.store.verbs import ended as job_ended
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 # Those of this process that have got a lock and not given it back.
 unreleased: set[Execution] = set()
-
-
-class Unlocked:
-    """What ``self.lock`` is where a task runs without a lock, as it was told it may.
-
-    It has what the user's code may ask of a lease, as of one that is never lost nor to be stopped.
-    """
-
-    name = token = reason = ""
-    fence = renewals = 0
-    limit = 1
-    at_least = held_for = 0.0
-    ttl = remaining = deadline = float("inf")
-    state = State.HELD
-    stop_requested = False
-    on_stop: OnStop | None = None
-    task: str | None = None
-    task_id: str | None = None
-
-    @property
-    def acquired_at(self) -> float:
-        return time.time()
-
-    def check(self) -> None:
-        """Nothing to lose."""
-
-    def renew(self, ttl: float | None = None) -> None:
-        """Nothing to renew."""
-
-    def release(self) -> bool:
-        """Nothing to give back, and nobody had it meanwhile."""
-        return True
-
-    def __bool__(self) -> bool:
-        return False
 
 
 def current_lease() -> Lease | None:
@@ -357,15 +320,3 @@ class Execution:
             kept["queued"] = [self.lease.name, queued_token(self.request.id, again=True)]
         if kept != self.note and not self.within:
             self.request.headers = {**(self.request.headers or {}), HEADER: kept}
-
-
-def checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one call, which travel in a header and so must be plain."""
-    where = "apply_async(lock=…)"
-    words = lock_options.checked(said, where)
-    key = words.get("key")
-    if callable(key):
-        raise LockUsageError(f"{where}: a key for one call must be a text")
-    if key is not None:
-        parameters_of(task).check(key, where)
-    return words

@@ -10,13 +10,12 @@ from celery.exceptions import Retry
 from celery.states import RETRY
 
 from celery_locks import options as lock_options
+from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
 from celery_locks.integration import hooks
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import (
     Execution,
-    Unlocked,
-    checked_for_call,
     current_execution,
     current_lease,
     unreleased,
@@ -25,6 +24,7 @@ from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import as_sent, pending, publish
+from celery_locks.integration.unlocked import Unlocked
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
@@ -235,8 +235,20 @@ _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     headers = dict(options.get("headers") or {})
-    note = {**headers.get(HEADER, {}), "options": checked_for_call(task, lock)}
+    note = {**headers.get(HEADER, {}), "options": _checked_for_call(task, lock)}
     return {**options, "headers": {**headers, HEADER: note}}
+
+
+def _checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one call, which travel in a header and so must be plain."""
+    where = "apply_async(lock=…)"
+    words = lock_options.checked(said, where)
+    key = words.get("key")
+    if callable(key):
+        raise LockUsageError(f"{where}: a key for one call must be a text")
+    if key is not None:
+        parameters_of(task).check(key, where)
+    return words
 
 
 __all__ = ["LockedTask", "current_execution", "current_lease"]

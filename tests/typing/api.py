@@ -24,7 +24,7 @@ from celery_locks import (
     current_lease,
     single_instance,
 )
-from celery_locks.integration.execution import Unlocked
+from celery_locks.integration.unlocked import Unlocked
 from celery_locks.recipes import Buffer, Taken, Tickets, claim, drain, idempotent, reset
 from celery_locks.testing import assert_skipped, hold_lock, in_memory_locks, locks_disabled
 
