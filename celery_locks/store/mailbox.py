@@ -3,12 +3,11 @@
 There is no listener thread. Of the threads that wait, one reads the socket for all of them and
 wakes those it gets mail for; when it leaves, it asks another to read on. A lone waiter, the usual
 case, is thus woken by its own ``recv`` without a thread switch. A lost message costs latency only:
-every waiter asks the store again by itself within a second.
+every waiter asks the store again by itself within a second. Awaited: ``aio_mailbox.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -16,7 +15,6 @@ from contextlib import suppress
 from typing import Literal
 
 from celery_locks.clock import now
-from celery_locks.store.aio_wire import AsyncLink, AsyncWire
 from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.router import code_of
 from celery_locks.store.wire import Link, Wire, WireError
@@ -29,7 +27,7 @@ _SILENCE = 5.0
 _RETRY = 3.0
 
 
-def _mail_in(reply: Reply) -> tuple[str, int]:
+def mail_in(reply: Reply) -> tuple[str, int]:
     """Token and fence of a message; empty for what else a subscription hears."""
     if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
         token, _, fence = bytes(reply[2]).partition(b" ")  # type: ignore[arg-type]
@@ -37,7 +35,7 @@ def _mail_in(reply: Reply) -> tuple[str, int]:
     return "", 0
 
 
-class _Pulse:
+class Pulse:
     """Whether a silent connection still lives: after long silence it is asked, once."""
 
     def __init__(self) -> None:
@@ -55,7 +53,7 @@ class _Pulse:
         return "ask"
 
 
-class _Ear:
+class Ear:
     """Whether the server lets us listen; while it does not, waiters ask again and again instead."""
 
     def __init__(self) -> None:
@@ -89,7 +87,7 @@ class _Ticket:
 
 
 class Mailbox:
-    """The blocking one."""
+    """That of one channel."""
 
     def __init__(self, channel: str, wire: Wire) -> None:
         self.channel = channel
@@ -97,8 +95,8 @@ class Mailbox:
         self._link: Link | None = None
         self._tickets: dict[str, _Ticket] = {}
         self._reading = threading.Lock()
-        self._pulse = _Pulse()
-        self._ear = _Ear()
+        self._pulse = Pulse()
+        self._ear = Ear()
         self._failures = 0
 
     def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
@@ -191,7 +189,7 @@ class Mailbox:
 
     def _deliver(self, reply: Reply) -> None:
         self._pulse.heard()
-        token, fence = _mail_in(reply)
+        token, fence = mail_in(reply)
         ticket = self._tickets.get(token)
         if ticket:
             ticket.mail = fence
@@ -222,140 +220,3 @@ class Mailbox:
 
     def close(self) -> None:
         self._disconnect()
-
-
-class _Letter:
-    """One awaiting waiter: ``fence`` is what it was handed."""
-
-    __slots__ = ("came", "fence")
-
-    def __init__(self) -> None:
-        self.fence = 0
-        self.came = asyncio.Event()
-
-
-class AsyncMailbox:
-    """The awaited one, of one event loop: a task reads while anybody waits."""
-
-    def __init__(self, channel: str, wire: AsyncWire) -> None:
-        self.channel = channel
-        self._wire = wire
-        self._link: AsyncLink | None = None
-        self._letters: dict[str, _Letter] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
-        self._pulse = _Pulse()
-        self._ear = _Ear()
-        self._failures = 0
-
-    async def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
-        if self._link is None and not connect:
-            return None
-        if self._link is None and not self._ear.is_deaf:
-            await self._connect(deadline)
-        if self._link is None:
-            self.unexpect(token)
-            return "-"
-        self._letters.setdefault(token, _Letter())
-        return self.channel
-
-    async def _connect(self, deadline: float) -> None:
-        failures = self._failures
-        try:
-            async with asyncio.timeout(deadline - now()):
-                await self._connecting.acquire()
-        except TimeoutError:
-            return
-        try:
-            if self._link is None and not self._ear.is_deaf and self._failures == failures:
-                await self._subscribe(deadline)
-        except WireError:
-            self._failures += 1
-            raise
-        finally:
-            self._connecting.release()
-
-    def expects(self, token: str) -> bool:
-        return token in self._letters
-
-    def unexpect(self, token: str) -> None:
-        self._letters.pop(token, None)
-
-    async def _subscribe(self, deadline: float) -> None:
-        link: AsyncLink | None = None
-        try:
-            async with asyncio.timeout(deadline - now()):
-                link = await self._wire.open(deadline)
-                reply = await link.exchange(pack("SUBSCRIBE", self.channel))
-        except BaseException as error:
-            if link:
-                await link.close()
-            if isinstance(error, OSError | ValueError):
-                raise WireError(f"cannot subscribe: {error}") from error
-            raise
-        if isinstance(reply, ErrorReply):
-            await link.close()
-            self._ear.refused(reply)
-            return
-        self._link = link
-        self._ear.hears()
-        self._pulse.heard()
-        self._reader = asyncio.create_task(self._read(link))
-
-    async def _read(self, link: AsyncLink) -> None:
-        try:
-            while True:
-                self._deliver(await link.receive())
-        except (OSError, ValueError):
-            self._link = None
-            self._wake_all()
-            await link.close()
-
-    def _deliver(self, reply: Reply) -> None:
-        self._pulse.heard()
-        token, fence = _mail_in(reply)
-        letter = self._letters.get(token)
-        if letter:
-            letter.fence = fence
-            letter.came.set()
-
-    def _wake_all(self) -> None:
-        for letter in self._letters.values():
-            letter.came.set()
-
-    async def wait(self, token: str, seconds: float) -> int:
-        letter = self._letters.get(token)
-        if letter is None:
-            return 0
-        try:
-            async with asyncio.timeout(seconds):
-                await letter.came.wait()
-        except TimeoutError:
-            await self._feel_pulse()
-        letter.came.clear()
-        fence, letter.fence = letter.fence, 0
-        return fence
-
-    async def _feel_pulse(self) -> None:
-        verdict = self._pulse.verdict()
-        if verdict == "ask" and self._link:
-            with suppress(OSError):
-                await self._link.send(pack("PING"))
-        if verdict == "dead":
-            await self.close()
-
-    async def close(self) -> None:
-        if self._reader:
-            self._reader.cancel()
-        if self._link:
-            await self._link.close()
-        self._link = None
-
-    def abandon(self) -> None:
-        """The loop has ended, and the reader with it."""
-        if self._reader:
-            # Who closed the loop under it could not know of it: no complaint.
-            self._reader._log_destroy_pending = False  # type: ignore[attr-defined]
-        if self._link:
-            self._link.abandon()
-        self._link = None

@@ -15,10 +15,11 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
+from celery_locks.store.aio_mailbox import AsyncMailbox
 from celery_locks.store.aio_wire import AsyncWire, leave_to_parent, of_this_loop
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.client_wire import AsyncClientWire, ClientWire
-from celery_locks.store.mailbox import AsyncMailbox, Mailbox
+from celery_locks.store.mailbox import Mailbox
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
