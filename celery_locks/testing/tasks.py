@@ -28,6 +28,7 @@ from celery_locks.integration.task import LockedTask
 from celery_locks.lease import Lease
 from celery_locks.locks import Locks
 from celery_locks.model import Conflict, Holder, LockSpec, this_process
+from celery_locks.options import combined
 
 _MEMORY = "redis://in.this.process"
 
@@ -49,10 +50,15 @@ def in_memory_locks(app: Any = None) -> Iterator[Locks]:
 
 
 def _made_for(app: Any) -> AppLocks:
-    said = settings.of(SimpleNamespace(conf=ChainMap({"locks_url": _MEMORY}, app.conf)))
+    said = _settings_of(app)
     locks = AppLocks(_memory(), prefix=said.prefix)
     locks.settings = said
     return locks
+
+
+def _settings_of(app: Any) -> settings.Settings:
+    """Those of an app that may well name no server."""
+    return settings.of(SimpleNamespace(conf=ChainMap({"locks_url": _MEMORY}, app.conf)))
 
 
 def _memory() -> Any:
@@ -123,7 +129,9 @@ def _somebody_else(slot: int) -> Holder:
 
 def lock_name_of(task: LockedTask[..., Any], *args: Any, **kwargs: Any) -> str:
     """The name of the lock that ``task`` takes when it is called so."""
-    name = lock_name(task, task.lock_options(), args, kwargs)
+    # Not task.lock_options(): under locks_disabled() it has no key.
+    options = combined(_settings_of(task.app).task, task._lock_said)
+    name = lock_name(task, options, args, kwargs)
     if name is None:
         raise LockUsageError(f"task {task.name} is locked by its id, which a call makes anew")
     return name

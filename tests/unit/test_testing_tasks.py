@@ -342,6 +342,8 @@ def test_lock_name_of_is_what_the_task_takes(app: Celery, locks: Locks) -> None:
     app.finalize()
     name = report.delay("monday").get()
     assert lock_name_of(report, day="monday", full=False) == name
+    with locks_disabled():
+        assert lock_name_of(report, "monday") == name
     with pytest.raises(LockUsageError, match="by its id"):
         lock_name_of(app.task(base=LockedTask)(task))
 
