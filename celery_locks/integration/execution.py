@@ -212,6 +212,7 @@ class Execution:
             return result
         except Retry as retry:
             keep = self._kept_over(retry)
+            self._leaves_result = False  # the next attempt does, whose message is sent
             raise
         except Reject:
             ended = False

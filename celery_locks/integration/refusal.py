@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore
-from celery.states import READY_STATES, RETRY
+from celery.states import READY_STATES
 from kombu.exceptions import OperationalError
 
 from celery_locks import events, policy
@@ -17,7 +18,7 @@ from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
 from celery_locks.integration.header import HEADER
 from celery_locks.model import Conflict
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.verbs import Done, Renewal, budget_of
+from celery_locks.store.verbs import Done, Renewal, budget_of, ended
 
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
@@ -86,11 +87,25 @@ class Refusal:
             state = task.AsyncResult(request.id).state
             if state not in READY_STATES and answer.was_replaced:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
-            elif state not in READY_STATES and state != RETRY:
-                # It may be about to store its result, or have died before it could.
-                self._requeue(policy.on_done(self._situation()))
+            elif state not in READY_STATES:
+                self._await_result()
         self._tell("already_done", why="has run already: this copy is dropped")
         raise Ignore("a copy of this message has run")
+
+    def _await_result(self) -> None:
+        """The run that ended is about to store its result, or died before it could.
+
+        Who says nothing for a ttl counts as dead here as everywhere: then this copy is to run.
+        """
+        decision = policy.on_done(self._situation())
+        unseen = self.note.setdefault("unseen", time.time())
+        if time.time() - unseen > self.options.ttl:
+            locks = self.execution.locks
+            lapsed = ended(self.execution.holder, ttl=0.001)
+            with suppress(LockUnavailable):  # it comes again, and tries again
+                locks.perform(locks.verbs.release(self.name, "", marks=[lapsed]))
+                decision = replace(decision, pause=0.0)
+        self._requeue(decision)
 
     def _situation(self) -> Situation:
         request = self.request

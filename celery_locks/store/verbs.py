@@ -58,7 +58,7 @@ class Done(NamedTuple):
     mark: str = ""
     was_replaced: bool = False  # it never began: another message took its place
     is_being_replaced: bool = False  # another message is about to, if it can be sent
-    leaves_result: bool = True  # False: it ended without one (``Ignore``), and none is to come
+    leaves_result: bool = True  # False: none is to come of it (``Ignore``, ``Retry``)
 
 
 class Once(NamedTuple):

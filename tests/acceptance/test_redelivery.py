@@ -231,12 +231,21 @@ def test_a_dropped_connection_does_not_run_the_job_twice(
 
 
 def test_a_crash_between_release_and_result_runs_it_again() -> None:
-    """The body has ended and its result died with the process: late is better than never."""
-    with fresh_rig(locks_done_ttl=1.5) as rig, rig.worker():
+    """The body has ended and its result died with the process; after a ttl that is clear."""
+    with fresh_rig() as rig, rig.worker():
         result = rig.task("stubborn").delay("key", deadly=True)
         assert result.get(timeout=PATIENCE) == "key"
         assert len(rig.starts(result.id)) == 2
         wait_drained(rig)
+
+
+def test_a_crash_between_release_and_retry_leaves_the_job_to_the_retry() -> None:
+    """Its message is in the queue already: the copy of this attempt must not send a second one."""
+    with fresh_rig() as rig, rig.worker() as worker:
+        result = rig.task("stubborn").delay("key", retries=True)
+        wait_until(lambda: "has run already" in worker.log, PATIENCE, what="the copy to drop out")
+        assert "requeued" not in worker.log
+        assert len(rig.starts(result.id)) == 1
 
 
 def test_a_late_copy_drops_out_where_there_are_no_results() -> None:

@@ -145,10 +145,14 @@ def _add_tasks(app: Celery) -> None:
     @app.task(
         name="stubborn", lock_key="{key}", acks_late=True, reject_on_worker_lost=True, **locked
     )
-    def stubborn(self: Any, key: str, gate: str | None = None, deadly: bool = False) -> Any:
+    def stubborn(
+        self: Any, key: str, gate: str | None = None, deadly: bool = False, retries: bool = False
+    ) -> Any:
         first = not client_of(app.conf.journal_url).incr(f"stubborn:{self.request.id}") > 1
         with noted(app, self):
             pass_gate(app, gate)
+        if retries and first:
+            raise self.retry(exc=Passing(Deadly()), countdown=600)
         return Deadly() if deadly and first else key
 
     @app.task(name="again", lock_key="{key}", max_retries=3, **locked)
