@@ -292,6 +292,7 @@ class Flows(Generic[L]):
         if lease.is_foreign():
             return
         keeper.discard(lease.token)
+        self._forget(lease)
         keep, past = lease.leaves(keep)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
@@ -347,7 +348,7 @@ class Flows(Generic[L]):
     def remember(self, lease: L, context: Hashable) -> None:
         self._entered[lease.name, context] = lease
 
-    def _forget(self, lease: L) -> None:
+    def _forget(self, lease: BaseLease) -> None:
         for key, one in list(self._entered.items()):
             if one is lease:
                 self._entered.pop(key, None)

@@ -18,7 +18,6 @@ from celery_locks.integration.execution import (
     Execution,
     current_execution,
     current_lease,
-    unreleased,
 )
 from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
@@ -205,10 +204,17 @@ class LockedTask(_TypedTask[P, R_co]):
         return super().on_replace(sig)
 
     def after_return(self, *outcome: Any) -> None:
-        """Release whatever is still held; in the worker's main process that is nothing."""
-        execution = self.request.get("celery_locks_execution") if unreleased else None
-        if execution:
+        """Give back whatever is still held; in the worker's main process that is nothing.
+
+        A time limit may have struck on the way to the run's own ``try``, or within its ``finally``.
+        """
+        execution = self.request.get("celery_locks_execution")
+        if execution is None:
+            leave_queue_of(self.request, self.app)
+        else:
             execution.release()
+            if execution.owes_place:
+                execution.leave_queue()
         super().after_return(*outcome)
 
 

@@ -16,9 +16,11 @@ from celery_locks import LockedTask, Locks
 from celery_locks.integration import interrupt
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import unreleased
+from celery_locks.integration.header import HEADER
 from celery_locks.keeper import keeper
+from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
-from celery_locks.store.verbs import QUEUED
+from celery_locks.store.verbs import QUEUED, queued_token
 from celery_locks.testing import in_memory_locks, lock_name_of
 from tests.support.waiting import wait_until
 
@@ -100,6 +102,8 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
         if not strike.where:
             break
     assert line > 50
+    assert not strike.where
+    assert not locks.flows._entered
     locks.close()
 
 
@@ -129,8 +133,11 @@ def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: s
 _BESIDES = {"lock_scope": "queued+running", "lock_once": 60.0}
 
 
-@pytest.mark.parametrize("options", [_BESIDES, {"lock_on_conflict": "wait"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [_BESIDES, {"lock_scope": "queued"}, {"lock_on_conflict": "wait"}], ids=str
+)
 def test_task_struck_at_any_line_leaves_nothing_held(options: dict[str, Any]) -> None:
+    """Neither its lock nor the place that its message had in the queue."""
     app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
 
     @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_ttl=600, **options)
@@ -139,12 +146,22 @@ def test_task_struck_at_any_line_leaves_nothing_held(options: dict[str, Any]) ->
     with in_memory_locks(app) as locks:
         mail.apply([0])
         for line in range(1, 2000):
+            name, result = lock_name_of(mail, line), None
+            place = name + QUEUED if options.get("lock_scope") == "queued" else name
+            token = queued_token(f"job-{line}")
+            note = {"queued": [place, token]} if "lock_scope" in options else {}
+            if note:
+                message = Holder(task_id=f"job-{line}", task=mail.name, retries=-1)
+                locks.perform(locks.verbs.acquire(LockSpec(place, 600), token, message))
             strike = _Strike(line, SoftTimeLimitExceeded)
             with suppress(SoftTimeLimitExceeded), strike:
-                mail.apply([line])
-            name = lock_name_of(mail, line)
+                result = mail.apply([line], task_id=f"job-{line}", headers={HEADER: note})
+            if result is None and note:  # struck before the run began, or after its end
+                locks.perform(locks.verbs.release(place, token))
             wait_until(
-                lambda name=name: not (keeper.tokens or unreleased or locks.info(name)),
+                lambda held=(name, place): (
+                    not (keeper.tokens or unreleased or any(map(locks.info, held)))
+                ),
                 5,
                 what=strike.where,
             )
