@@ -37,14 +37,16 @@ def app() -> Iterator[Celery]:
 
 
 def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
-    """It has the token of the place, which is the job's; the first attempt handed it on."""
+    """It knows only the place that its own message had, which the first attempt gave up."""
     job: Any = app.tasks["job"]
     with in_memory_locks(app) as locks:
         token = take_place(locks, "a", "id-1")
         first = Holder(task_id="id-1", task="job")
-        locks.perform(locks.verbs.release("a", "gone", marks=[ended(first, 60)]))
-        app.backend.store_result("id-1", None, "RETRY")
-        job.apply(("a",), task_id="id-1", headers={HEADER: {"queued": ["a", token]}})
+        locks.perform(
+            locks.verbs.release("a", "gone", marks=[ended(first, 60, leaves_result=False)])
+        )
+        copy = {"queued": ["a", queued_token("id-1")]}
+        job.apply(("a",), task_id="id-1", headers={HEADER: copy})
         keeper.settle(5)
         assert app.conf.runs == []
         assert [holder.token for holder in locks.holders("a")] == [token]
@@ -70,7 +72,7 @@ def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
 
 def take_place(locks: Locks, name: str, task_id: str) -> str:
     """As a retry has it while it waits."""
-    token = queued_token(task_id)
+    token = queued_token(task_id, again=True)
     holder = Holder(task_id=task_id, task="job", retries=-1)
     assert isinstance(locks.perform(locks.verbs.acquire(LockSpec(name, 60), token, holder)), int)
     return token
