@@ -41,6 +41,7 @@ test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis 
 
 # The heart of the contract, on the oldest Redis too (its wheel puts it into bin), and workers.
 on-oldest: $(VENV)/oldest
+	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/unit/test_testing_tasks.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease_life line takeover clients) \
 		tests/unit/test_memory.py tests/acceptance/test_smoke.py \

@@ -66,9 +66,8 @@ def counted(locks: Iterable[LockInfo]) -> dict[str, int]:
 
 def server_time(locks: Locks) -> float:
     """The lock server's clock; ours, where it does not tell."""
-    said = locks.perform(AdminVerbs(locks.verbs).server(locks.verbs.roots[0])).get(
-        "server_time_usec"
-    )
+    server = locks.perform(AdminVerbs(locks.verbs).server(locks.verbs.roots[0]))
+    said = server.get("server_time_usec")
     return int(said) / 1e6 if said else time.time()
 
 

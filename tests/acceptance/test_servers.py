@@ -34,7 +34,6 @@ def test_redis_server_is_redis(redis_server: EmbeddedServer) -> None:
     """The same class runs a binary from the PATH."""
     server = redis_server.info("server")
     assert "valkey_version" not in server
-    assert server["redis_version"]
 
 
 def test_fresh_empties(

@@ -1,7 +1,11 @@
-"""A time limit, or Ctrl-C, strikes on the way: no lock is to wait until it lapses."""
+"""A time limit, or Ctrl-C, strikes on the way: no lock is to wait until it lapses.
 
+A connection that is struck between two uses is closed when Python drops it, which warns.
+"""
+
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from linecache import getline
 from types import FrameType
@@ -14,15 +18,25 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_locks import LockedTask, Locks
 from celery_locks.integration import interrupt
-from celery_locks.integration.app import AppLocks
+from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.execution import unreleased
 from celery_locks.integration.header import HEADER
 from celery_locks.keeper import keeper
 from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
 from celery_locks.store.verbs import QUEUED, queued_token
-from celery_locks.testing import in_memory_locks, lock_name_of
+from celery_locks.testing import lock_name_of
+from celery_locks.testing.servers import EmbeddedServer
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def dropped_here() -> Iterator[None]:
+    """What was struck is dropped now, not in another test."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("where", ["verbs.release", "_store.perform"])
@@ -85,10 +99,11 @@ def _absorb(locks: Locks, name: str) -> None:
 
 @pytest.mark.parametrize("way", [_acquire, _hold, _reenter, _idempotent, _create, _absorb])
 def test_nothing_is_left_held_by_what_is_struck_at_any_line(
-    way: Callable[[Locks, str], None],
+    valkey: EmbeddedServer, way: Callable[[Locks, str], None]
 ) -> None:
     """One more line each time, until one gets through."""
-    locks = Locks(fakeredis.FakeRedis(), ttl=600)
+    valkey.flush()
+    locks = Locks.from_url(valkey.url, ttl=600)
     way(locks, "0")  # what is made at first use is there
     for line in range(1, 2000):
         strike = _Strike(line)
@@ -108,14 +123,17 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
 
 
 @pytest.mark.parametrize("scope", ["queued", "queued+running"])
-def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: str) -> None:
-    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+def test_publish_struck_at_any_line_leaves_no_place_without_its_message(
+    valkey: EmbeddedServer, scope: str
+) -> None:
+    app = _app(valkey)
     app.conf.task_default_queue = f"struck-{scope}"
 
     @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_scope=scope)
     def mail(to: int) -> None: ...
 
-    with in_memory_locks(app) as locks, app.connection() as connection:
+    locks = locks_of(app)
+    with app.connection() as connection:
         mail.delay(0)
         for line in range(1, 1000):
             queued = connection.default_channel._size(app.conf.task_default_queue)
@@ -128,6 +146,7 @@ def test_publish_struck_at_any_line_leaves_no_place_without_its_message(scope: s
             if not strike.where:
                 break
     assert line > 50
+    locks.close()
 
 
 _BESIDES = {"lock_scope": "queued+running", "lock_once": 60.0}
@@ -136,39 +155,49 @@ _BESIDES = {"lock_scope": "queued+running", "lock_once": 60.0}
 @pytest.mark.parametrize(
     "options", [_BESIDES, {"lock_scope": "queued"}, {"lock_on_conflict": "wait"}], ids=str
 )
-def test_task_struck_at_any_line_leaves_nothing_held(options: dict[str, Any]) -> None:
+def test_task_struck_at_any_line_leaves_nothing_held(
+    valkey: EmbeddedServer, options: dict[str, Any]
+) -> None:
     """Neither its lock nor the place that its message had in the queue."""
-    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app = _app(valkey)
 
     @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_ttl=600, **options)
     def mail(to: int) -> None: ...
 
-    with in_memory_locks(app) as locks:
-        mail.apply([0])
-        for line in range(1, 2000):
-            name, result = lock_name_of(mail, line), None
-            place = name + QUEUED if options.get("lock_scope") == "queued" else name
-            token = queued_token(f"job-{line}")
-            note = {"queued": [place, token]} if "lock_scope" in options else {}
-            if note:
-                message = Holder(task_id=f"job-{line}", task=mail.name, retries=-1)
-                locks.perform(locks.verbs.acquire(LockSpec(place, 600), token, message))
-            strike = _Strike(line, SoftTimeLimitExceeded)
-            with suppress(SoftTimeLimitExceeded), strike:
-                result = mail.apply([line], task_id=f"job-{line}", headers={HEADER: note})
-            if result is None and note:  # struck before the run began, or after its end
-                locks.perform(locks.verbs.release(place, token))
-            wait_until(
-                lambda held=(name, place): (
-                    not (keeper.tokens or unreleased or any(map(locks.info, held)))
-                ),
-                5,
-                what=strike.where,
-            )
-            assert not interrupt._running, strike.where
-            if not strike.where:
-                break
+    locks = locks_of(app)
+    mail.apply([0])
+    for line in range(1, 2000):
+        name, result = lock_name_of(mail, line), None
+        place = name + QUEUED if options.get("lock_scope") == "queued" else name
+        token = queued_token(f"job-{line}")
+        note = {"queued": [place, token]} if "lock_scope" in options else {}
+        if note:
+            message = Holder(task_id=f"job-{line}", task=mail.name, retries=-1)
+            locks.perform(locks.verbs.acquire(LockSpec(place, 600), token, message))
+        strike = _Strike(line, SoftTimeLimitExceeded)
+        with suppress(SoftTimeLimitExceeded), strike:
+            result = mail.apply([line], task_id=f"job-{line}", headers={HEADER: note})
+        if result is None and note:  # struck before the run began, or after its end
+            locks.perform(locks.verbs.release(place, token))
+        wait_until(
+            lambda held=(name, place): (
+                not (keeper.tokens or unreleased or any(map(locks.info, held)))
+            ),
+            5,
+            what=strike.where,
+        )
+        assert not interrupt._running, strike.where
+        if not strike.where:
+            break
     assert line > 100
+    locks.close()
+
+
+def _app(server: EmbeddedServer) -> Celery:
+    server.flush()
+    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.locks_url = server.url
+    return app
 
 
 class _Strike:
