@@ -21,7 +21,7 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-oldest on-oldest test-docker check bench format clean
+.PHONY: help venv demo test test-oldest on-oldest test-docker soak check bench format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -49,6 +49,11 @@ on-oldest: $(VENV)/oldest
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
+
+# SECONDS is a variable of bash's own, hence the origin.
+soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECONDS=60 SEED=1
+	@$(BIN)/python -m tests.soak --seconds $(if $(filter command,$(origin SECONDS)),$(SECONDS),60) \
+		--seed $(or $(SEED),1) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

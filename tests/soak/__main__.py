@@ -1,0 +1,48 @@
+"""``python -m tests.soak --seconds 60 --seed 1``: with locks, then plain Celery as the control."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tests.soak.run import Outcome, run
+
+ROWS = ("published", "completed", "overlaps", "completed_twice", "lost", "fence_errors")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
+    parser.add_argument("--seed", type=int, default=1, help="for the jobs and the faults")
+    parser.add_argument("--without-control", action="store_true", help="do not run plain Celery")
+    parser.add_argument("--write", type=Path, help="also write the outcomes to this JSON file")
+    options = parser.parse_args()
+    kinds = [True] if options.without_control else [True, False]
+    outcomes = []
+    for locked in kinds:
+        outcome = run(locked=locked, seconds=options.seconds, seed=options.seed)
+        print_outcome(outcome)
+        outcomes.append(outcome)
+    if options.write:
+        text = json.dumps([outcome.as_dict() for outcome in outcomes], indent=2)
+        options.write.write_text(text + "\n")
+    return 0 if outcomes[0].verdict.excludes and outcomes[0].drained else 1
+
+
+def print_outcome(outcome: Outcome) -> None:
+    figures = outcome.as_dict()
+    print(f"{'celery-locks' if outcome.locked else 'plain Celery'}, seed {outcome.seed}:")
+    faults = ", ".join(f"{count} x {fault}" for fault, count in outcome.faults.items())
+    print(f"  faults in {outcome.seconds:g} s: {faults}")
+    for row in ROWS:
+        print(f"  {row.replace('_', ' '):<16} {figures[row]}")
+    if not outcome.drained:
+        print("  the queue was not empty when the time to drain it was over")
+    if outcome.verdict.lost:
+        print(f"  lost jobs: {', '.join(outcome.verdict.lost)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

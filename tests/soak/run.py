@@ -1,0 +1,157 @@
+"""One soak run: servers, workers, a publisher, faults, and the verdict when all is quiet again."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from celery_locks.testing.servers import EmbeddedServer
+from tests.soak.faults import Faults
+from tests.soak.journal import Journal, Verdict, judge
+from tests.soak.tasks import QUEUE, VARIABLE, make_app
+from tests.support.waiting import wait_until
+from tests.support.worker import Worker
+
+ACCOUNTS = 6
+JOBS_PER_SECOND = 3.0
+WORKERS = 2
+CONCURRENCY = 4
+# After the last fault: requeued messages pause up to 30 s, redelivered ones need the timeout first.
+DRAIN_SECONDS = 180.0
+# The publisher has its own user, so that closing the workers' connections does not disturb it.
+PUBLISHER = "publisher"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run's verdict, the faults that it went through, and how long it took to drain."""
+
+    locked: bool
+    seconds: float
+    seed: int
+    verdict: Verdict
+    faults: dict[str, int]
+    drained: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "locked": self.locked,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            "drained": self.drained,
+            "faults": self.faults,
+            **self.verdict.as_dict(),
+        }
+
+
+def run(*, locked: bool, seconds: float, seed: int) -> Outcome:
+    """Publish jobs under faults for ``seconds``, let the workers finish, and judge the journal."""
+    with (
+        EmbeddedServer() as broker,
+        EmbeddedServer() as lock_server,
+        tempfile.TemporaryDirectory(prefix="celery-locks-soak-") as directory,
+    ):
+        broker.ask("ACL", "SETUSER", PUBLISHER, "on", "nopass", "~*", "&*", "+@all")
+        soak = _Soak(broker, lock_server, Path(directory), locked, seed)
+        try:
+            return soak.run(seconds)
+        finally:
+            soak.close()
+
+
+class _Soak:
+    def __init__(
+        self,
+        broker: EmbeddedServer,
+        lock_server: EmbeddedServer,
+        directory: Path,
+        locked: bool,
+        seed: int,
+    ) -> None:
+        self._broker = broker
+        self._locked = locked
+        self._seed = seed
+        self._journal = Journal(directory)
+        self._conf = {
+            "broker_url": broker.url,
+            "locks_url": lock_server.url,
+            "directory": str(directory),
+            "locked": locked,
+        }
+        self._published: list[str] = []
+        self._workers = [self._start_worker() for _ in range(WORKERS)]
+        self._faults = Faults(
+            random.Random(f"faults {seed}"),
+            self._workers,
+            self._start_worker,
+            broker,
+            lock_server,
+        )
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def run(self, seconds: float) -> Outcome:
+        for worker in self._workers:
+            worker.wait_ready()
+        until = time.monotonic() + seconds
+        publisher = threading.Thread(target=self._publish, args=(until,))
+        publisher.start()
+        try:
+            self._faults.run(until)
+        finally:
+            publisher.join()
+        drained = self._wait_drained()
+        verdict = judge(self._published, self._journal.lines())
+        return Outcome(
+            self._locked, seconds, self._seed, verdict, dict(self._faults.counts), drained
+        )
+
+    def _start_worker(self) -> Worker:
+        environment = {VARIABLE: json.dumps(self._conf)}
+        worker = Worker("tests.soak.tasks", concurrency=CONCURRENCY, env=environment)
+        worker.start()
+        return worker
+
+    def _publish(self, until: float) -> None:
+        dice = random.Random(f"jobs {self._seed}")
+        url = self._broker.url.replace("redis://", f"redis://{PUBLISHER}:any@")
+        app = make_app({**self._conf, "broker_url": url})
+        app.finalize()
+        with app.connection_for_write() as connection:
+            while time.monotonic() < until:
+                job = f"job-{len(self._published)}"
+                task = app.tasks[dice.choice(("wait", "requeue"))]
+                arguments = (job, dice.randrange(ACCOUNTS), dice.uniform(0.02, 0.4))
+                task.apply_async(arguments, connection=connection)
+                self._published.append(job)
+                time.sleep(dice.expovariate(JOBS_PER_SECOND))
+        app.close()
+
+    def _wait_drained(self) -> bool:
+        """True when every job has completed or the broker has no message left."""
+        try:
+            wait_until(self._is_drained, DRAIN_SECONDS, every=0.5)
+        except AssertionError:
+            return False
+        return True
+
+    def _is_drained(self) -> bool:
+        lines = self._journal.lines()
+        ended = {line["job"] for line in lines if line["what"] == "end"}
+        return ended.issuperset(self._published) or self._is_broker_empty()
+
+    def _is_broker_empty(self) -> bool:
+        """No message is queued or unacknowledged: asked twice, as one may be between the two."""
+        for _ in range(2):
+            if self._broker.ask("LLEN", QUEUE) or self._broker.ask("HLEN", "unacked"):
+                return False
+            time.sleep(1.0)
+        return True
