@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once.
 JOBS ?= 3
+# How long `make soak` causes faults, and what its jobs and faults are drawn from.
+SECONDS ?= 60
+SEED ?= 1
 
 ifneq ($(UV),)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
@@ -50,10 +53,8 @@ on-oldest: $(VENV)/oldest
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
 
-# SECONDS is a variable of bash's own, hence the origin.
 soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECONDS=60 SEED=1
-	@$(BIN)/python -m tests.soak --seconds $(if $(filter command,$(origin SECONDS)),$(SECONDS),60) \
-		--seed $(or $(SEED),1) $(ARGS)
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
