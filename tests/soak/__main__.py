@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.soak.run import Outcome, run
 
+RESULTS = Path("benchmarks/results/soak")
 ROWS = ("published", "completed", "overlaps", "completed_twice", "lost", "fence_errors")
 
 
@@ -17,7 +19,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
     parser.add_argument("--seed", type=int, default=1, help="for the jobs and the faults")
     parser.add_argument("--without-control", action="store_true", help="do not run plain Celery")
-    parser.add_argument("--write", type=Path, help="also write the outcomes to this JSON file")
+    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS}.json and .md")
     options = parser.parse_args()
     kinds = [True] if options.without_control else [True, False]
     outcomes = []
@@ -26,14 +28,36 @@ def main() -> int:
         print_outcome(outcome)
         outcomes.append(outcome)
     if options.write:
-        text = json.dumps([outcome.as_dict() for outcome in outcomes], indent=2)
-        options.write.write_text(text + "\n")
+        figures = [outcome.as_dict() for outcome in outcomes]
+        RESULTS.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        RESULTS.with_suffix(".md").write_text("\n".join(table(outcomes)) + "\n")
     return 0 if outcomes[0].verdict.excludes and outcomes[0].drained else 1
+
+
+def table(outcomes: list[Outcome]) -> Iterator[str]:
+    """The outcomes side by side, as Markdown."""
+    first = outcomes[0]
+    yield f"# `make soak SECONDS={first.seconds:g} SEED={first.seed}`"
+    yield ""
+    yield "| | " + " | ".join(name(outcome) for outcome in outcomes) + " |"
+    yield "|---" * (len(outcomes) + 1) + "|"
+    for fault in sorted({fault for outcome in outcomes for fault in outcome.faults}):
+        yield row(fault, [outcome.faults.get(fault, 0) for outcome in outcomes])
+    for key in ROWS:
+        yield row(key.replace("_", " "), [outcome.as_dict()[key] for outcome in outcomes])
+
+
+def row(head: str, values: list[int]) -> str:
+    return f"| {head} | " + " | ".join(map(str, values)) + " |"
+
+
+def name(outcome: Outcome) -> str:
+    return "celery-locks" if outcome.locked else "plain Celery"
 
 
 def print_outcome(outcome: Outcome) -> None:
     figures = outcome.as_dict()
-    print(f"{'celery-locks' if outcome.locked else 'plain Celery'}, seed {outcome.seed}:")
+    print(f"{name(outcome)}, seed {outcome.seed}:")
     faults = ", ".join(f"{count} x {fault}" for fault, count in outcome.faults.items())
     print(f"  faults in {outcome.seconds:g} s: {faults}")
     for row in ROWS:
