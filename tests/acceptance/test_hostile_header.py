@@ -1,0 +1,76 @@
+"""A message whose lock header is wrong: its own task says so, and no other task notices it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from celery_locks import LockUsageError
+from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig
+from tests.support.waiting import wait_until
+
+HEADER = "celery_locks"
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def key() -> str:
+    return f"key-{next(_numbers)}"
+
+
+def forge(rig: Rig, key: str, header: Any, gate: str | None = None, **options: Any) -> Any:
+    """A message as somebody publishes it who has the broker's password and no respect."""
+    return rig.app.send_task("work", (key, gate), headers={HEADER: header}, **options)
+
+
+def renewals(rig: Rig, key: str) -> int:
+    return len(rig.events("renewed", key))
+
+
+def wait_renewed(rig: Rig, key: str, times: int) -> None:
+    seen = renewals(rig, key)
+    wait_until(
+        lambda: renewals(rig, key) >= seen + times, PATIENCE, what=f"{times} renewals of {key}"
+    )
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_expired_message_with_a_wrong_reservation_stops_no_renewal(pool: str, key: str) -> None:
+    """The background thread reads it: one such message made a running task lose its lock."""
+    with fresh_rig(locks_shards=4) as rig, rig.worker(pool=pool) as worker:
+        victim = rig.task("work").delay(key, key)
+        rig.wait_started(victim)
+        for queued in ([None, "q1"], ["\ud800", "q1"], 7, [["x"], {"y": 1}], ["a", "q", "r"]):
+            forge(rig, f"other-{key}", {"queued": queued}, expires=-5)
+        wait_renewed(rig, key, 6)  # two ttls
+        rig.open(key)
+        assert victim.get(timeout=PATIENCE) == key
+        assert not rig.events("lost", key)
+        assert worker.log.count("Traceback") <= 1, worker.log[-3000:]
+
+
+@pytest.mark.parametrize("header", [[["x", 1]], "text", 7, {"options": [1]}], ids=repr)
+def test_children_are_supervised_while_a_task_with_a_wrong_header_is_there(
+    header: Any, key: str
+) -> None:
+    """The main process reads it too: the lock of a killed child must be free at once."""
+    with fresh_rig(locks_ttl=600) as rig, rig.worker(concurrency=2) as worker:
+        forged = forge(rig, f"other-{key}", header, gate=f"other-{key}")
+        victim = rig.task("work").delay(key, key)
+        pid = rig.wait_started(victim)["pid"]
+        wait_until(lambda: pid in children(worker), PATIENCE, what="the child")
+        os.kill(pid, signal.SIGKILL)
+        rig.wait_free(key)
+        with pytest.raises(LockUsageError, match="header"):
+            forged.get(timeout=PATIENCE)
+        assert not rig.starts(forged.id), "a task whose lock is not understood has run"
+        assert worker.log.count("AttributeError") == 0
+
+
+def children(worker: Worker) -> list[int]:
+    with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
+        return [int(pid) for pid in file.read().split()]
