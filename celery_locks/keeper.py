@@ -228,11 +228,8 @@ class Keeper:
         for chore in self._chores:
             if self._due_of(chore) > now():
                 continue
-            try:
-                chore.run()
-            except Exception:  # noqa: BLE001
-                # Not at the price of the renewals, which come next, nor of the processor.
-                self.reports.failure("a chore of the lock keeper failed")
+            # Not at the price of the renewals, which come next, nor of the processor.
+            if not self._try(chore.run):
                 self._rests[id(chore)] = now() + _REST
 
     def _due_of(self, chore: Chore) -> float:

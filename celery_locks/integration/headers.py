@@ -228,9 +228,8 @@ _READERS: dict[str, Callable[[object], Any]] = {
 def _warn_ignored(what: str, names: list[Any]) -> None:
     if names:
         _reports.warning(
-            "%s has %s that this release of celery-locks does not know, which are ignored: %s",
+            f"%s has {what} that this release of celery-locks does not know and ignores: %s",
             _WHERE,
-            what,
             ", ".join(map(_short, names[:5])),
         )
 

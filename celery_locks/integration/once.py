@@ -10,7 +10,6 @@ from kombu import serialization
 from celery_locks.once import Codec, Once
 from celery_locks.options import LockOptions
 
-
 _PICKLE = "application/x-python-serialize"
 
 

@@ -19,6 +19,7 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.keeper import keeper
 from celery_locks.model import MAX_SECONDS, Holder
 from celery_locks.store.verbs import queued_token
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -84,7 +85,8 @@ class _Revoked:
                 self.due = now() + _AGAIN
                 tokens = [token for token in tokens if self._waiting[token][1] < now()]
                 if tokens:
-                    logger.warning("the places of revoked tasks lapse by themselves: %s", error)
+                    why = printable(str(error))
+                    logger.warning("the places of revoked tasks lapse by themselves: %s", why)
             for token in tokens:
                 self._waiting.pop(token, None)
         if self._waiting:

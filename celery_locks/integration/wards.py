@@ -38,6 +38,7 @@ from celery_locks.model import MIN_TTL, LockSpec, Revocation
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Command
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -273,9 +274,9 @@ class Wards:
             message.due = now() + min(1.0, message.interval)
             sentence = "a running task's message could not be kept invisible: %s"
             if isinstance(error, LockUnavailable):
-                logger.warning(sentence, error)
+                logger.warning(sentence, printable(str(error)))
             else:
-                keeper.reports.failure(sentence, error)
+                keeper.reports.failure(sentence, printable(str(error)))
 
     def _locate(self, wards: list[Ward]) -> None:
         """Ask the store which locks these tokens have; usually one call."""
@@ -290,7 +291,8 @@ class Wards:
             call = locks.verbs.locate(root, list(tokens), keeper.patience())
             found = locks.keeper_store.perform(call)
         except LockUnavailable as error:
-            logger.warning("the locks of %d tasks are not known yet: %s", len(tokens), error)
+            about = (len(tokens), printable(str(error)))
+            logger.warning("the locks of %d tasks are not known yet: %s", *about)
             return False
         except Exception:  # noqa: BLE001
             if len(tokens) == 1:

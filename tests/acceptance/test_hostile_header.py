@@ -71,6 +71,42 @@ def test_children_are_supervised_while_a_task_with_a_wrong_header_is_there(
         assert worker.log.count("AttributeError") == 0
 
 
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_nothing_in_a_message_has_power_over_another_task(pool: str, key: str) -> None:
+    """A token, once known, let a message free a running holder or run beside it, unrecorded."""
+    with fresh_rig() as rig, rig.worker(pool=pool, concurrency=3):
+        victim = rig.task("work").delay(key, key)
+        rig.wait_started(victim)
+        delayed = rig.task("work").apply_async([f"delayed-{key}"], countdown=3)
+        token = rig.locks.holders(key)[0].token
+        by_header = forge(rig, f"other-{key}", {"queued": [key, token]})
+        assert by_header.get(timeout=PATIENCE) == f"other-{key}"
+        by_property = forge(rig, key, None, celery_locks=token)
+        skipped = by_property.get(timeout=PATIENCE)
+        assert skipped["skipped"] is True
+        assert skipped["holder"]["task_id"] == victim.id
+        assert "token" not in skipped["holder"]
+        replacing = forge(rig, f"third-{key}", {"queued": ["a", "b"], "replaced": [delayed.id, 99]})
+        assert replacing.get(timeout=PATIENCE) == f"third-{key}"
+        assert [holder.token for holder in rig.locks.holders(key)] == [token]
+        assert delayed.get(timeout=PATIENCE) == f"delayed-{key}"
+        rig.open(key)
+        assert victim.get(timeout=PATIENCE) == key
+        assert not rig.events("lost", key)
+
+
+def test_message_of_a_newer_release_runs_under_its_lock(key: str) -> None:
+    """Publishers may be updated first: what is new is ignored, as long as it may be."""
+    newer = {"version": 1, "options": {"ttl": 7, "fairness": "strict"}, "trace": "x"}
+    with fresh_rig() as rig, rig.worker(concurrency=1) as worker:
+        assert forge(rig, key, newer).get(timeout=PATIENCE) == key
+        assert rig.starts()[0]["lock"] == key
+        assert "'fairness'" in worker.log
+        assert "'trace'" in worker.log
+        with pytest.raises(LockUsageError, match="update the workers"):
+            forge(rig, key, {"version": 2}).get(timeout=PATIENCE)
+
+
 def children(worker: Worker) -> list[int]:
     with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
         return [int(pid) for pid in file.read().split()]
