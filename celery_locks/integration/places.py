@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,6 +58,9 @@ class _Revoked:
     """A chore of the keeper: looks up which locks the revoked ids have, and frees them."""
 
     def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
         self.due = math.inf
         self._waiting: dict[str, tuple[AppLocks, float]] = {}
         self._is_taken_on = False
@@ -122,6 +126,7 @@ def _tokens_of(job: object) -> list[str]:
 
 
 revoked = _Revoked()
+os.register_at_fork(after_in_child=revoked.after_fork)
 
 
 def free_on_revoke(**_: Any) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_locks import LockUsageError
+from celery_locks import Holder, LockUsageError
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import queued_token
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig
 from tests.support.waiting import wait_until
 
@@ -105,6 +107,20 @@ def test_message_of_a_newer_release_runs_under_its_lock(key: str) -> None:
         assert "'trace'" in worker.log
         with pytest.raises(LockUsageError, match="update the workers"):
             forge(rig, key, {"version": 2}).get(timeout=PATIENCE)
+
+
+def test_message_that_is_not_understood_gives_its_reservation_back(key: str) -> None:
+    """Of a newer release, say: it will not run here, and others may queue at once."""
+    with fresh_rig() as rig, rig.worker(concurrency=1):
+        rig.task("work").delay("warm").get(timeout=PATIENCE)
+        for number, expires in enumerate((None, -5)):
+            task_id, name = f"id-{number}", f"{key}-{number}"
+            message = Holder(task_id=task_id, task="work", retries=-1)
+            spec = LockSpec(name, 3600.0)
+            rig.locks.perform(rig.locks.verbs.acquire(spec, queued_token(task_id), message))
+            assert rig.locks.holders(name)
+            forge(rig, name, {"version": 2, "queued": name}, task_id=task_id, expires=expires)
+            rig.wait_free(name)
 
 
 def children(worker: Worker) -> list[int]:
