@@ -189,22 +189,22 @@ class Keeper:
             raise
 
     def _run(self, bell: int) -> None:
-        steps = (
-            lambda: self._sleep(bell),
-            lambda: self._debts.pay(self.patience),
-            self._do_chores,
-            self._renew_due,
-        )
         while True:
-            if not all(list(map(self._try, steps))):
+            went_well = [
+                self._try("its sleep", partial(self._sleep, bell)),
+                self._try("what is to be given back", partial(self._debts.pay, self.patience)),
+                self._try("its chores", self._do_chores),
+                self._try("the renewals", self._renew_due),
+            ]
+            if not all(went_well):
                 original("time", "sleep")(_PAUSE)
 
-    def _try(self, step: Callable[[], None]) -> bool:
+    def _try(self, what: str, step: Callable[[], None]) -> bool:
         """Nothing may end this thread: who would notice that nothing is renewed?"""
         try:
             step()
         except BaseException:  # noqa: BLE001
-            self.reports.failure("the lock keeper met an error and goes on")
+            self.reports.failure(f"the lock keeper failed at {what} and goes on")
             return False
         return True
 
@@ -222,14 +222,14 @@ class Keeper:
             if descriptor == bell:
                 original("os", "read")(bell, 4096)
             elif self._watched.pop(descriptor, None):
-                self._try(watched[descriptor])
+                self._try("a watched descriptor", watched[descriptor])
 
     def _do_chores(self) -> None:
         for chore in self._chores:
             if self._due_of(chore) > now():
                 continue
             # Not at the price of the renewals, which come next, nor of the processor.
-            if not self._try(chore.run):
+            if not self._try("a chore", chore.run):
                 self._rests[id(chore)] = now() + _REST
 
     def _due_of(self, chore: Chore) -> float:
@@ -284,10 +284,10 @@ class Keeper:
                         self._renew([charge], budget / len(batch))
                     return
             for charge in batch:
-                self._try(partial(self._failed, charge, error))
+                self._try("a lease", partial(self._failed, charge, error))
             return
         for charge, renewal in zip(batch, renewals, strict=True):
-            self._try(partial(self._answered, charge, renewal, lost, sent_at))
+            self._try("a lease", partial(self._answered, charge, renewal, lost, sent_at))
 
     def _answered(self, charge: Charge, renewal: Renewal, lost: Lost, sent_at: float) -> None:
         if renewal.token in lost:

@@ -92,7 +92,10 @@ class LockHeader:
         """Name and token of the lock that the message of this task holds; empty if none."""
         if not self.queued or not task_id:
             return "", ""
-        return self.queued, queued_token(task_id, again=self.of_retry)
+        try:
+            return self.queued, queued_token(task_id, again=self.of_retry)
+        except (TypeError, UnicodeError):  # no publisher of ours has such an id
+            return "", ""
 
     def requeued(self, moment: float) -> LockHeader:
         """For the message that is put back now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -95,6 +96,17 @@ def test_nothing_in_a_message_has_power_over_another_task(pool: str, key: str) -
         rig.open(key)
         assert victim.get(timeout=PATIENCE) == key
         assert not rig.events("lost", key)
+
+
+def test_message_that_was_put_back_for_hours_is_put_back_on_and_runs(key: str) -> None:
+    """The 1024th time made a task fail that had waited since the morning."""
+    short = {"visibility_timeout": 8}  # pauses of 2 s at most
+    with fresh_rig(broker_transport_options=short) as rig, rig.worker(concurrency=1):
+        header = {"since": time.time() - 9000, "times": 1023, "options": {"on_conflict": "requeue"}}
+        with rig.locks.hold(key):
+            waiting = forge(rig, key, header)
+            rig.wait_event("requeued", key, times=2)
+        assert waiting.get(timeout=PATIENCE) == key
 
 
 def test_message_of_a_newer_release_runs_under_its_lock(key: str) -> None:

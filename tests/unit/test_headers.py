@@ -7,8 +7,9 @@ import logging
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from celery_locks import logs
+from celery_locks import LockedTask, logs
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import headers as module
 from celery_locks.integration.headers import (
@@ -21,6 +22,7 @@ from celery_locks.integration.headers import (
     remove_token,
 )
 from celery_locks.store.verbs import queued_token
+from celery_locks.testing import in_memory_locks
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +160,8 @@ def test_a_reservation_has_the_token_of_its_own_task() -> None:
     forged = {"queued": ["run:victim", "0f3a"], "replaced": ["victim", 86400]}
     assert read(forged).reservation("mine") == ("run:victim", queued_token("mine"))
     assert read({"queued": "a", "token": "0f3a"}).reservation("mine")[1] == queued_token("mine")
-    assert read(forged).reservation(None) == ("", "")
+    for strange in (None, "", 7, "\ud800", ["x"]):
+        assert read(forged).reservation(strange) == ("", "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -167,6 +170,22 @@ def test_a_message_of_the_first_release_is_understood(again: bool) -> None:
     header = read({"queued": ["a", token], "since": 5, "times": 2, "replaced": ["other", 60.0]})
     assert header.reservation("id") == ("a", token)
     assert (header.since, header.times, header.replaced) == (5, 2, True)
+
+
+def test_a_publisher_is_told_of_its_wrong_header() -> None:
+    """Where it is written, and not in the worker's log of tomorrow."""
+    app = Celery("headers", broker="memory://", set_as_current=False)
+
+    @app.task(name="job", base=LockedTask, lock_key="{key}", shared=False)
+    def job(key: str) -> None: ...
+
+    with in_memory_locks(app):
+        for header in ("text", {"options": {"ttl": "long"}}):
+            with pytest.raises(LockUsageError, match="header"):
+                job.apply_async(("a",), headers={HEADER: header})
+        with pytest.raises(LockUsageError, match="header"):
+            job.apply_async(("a",), headers={HEADER: "text"}, lock={"ttl": 5})
+    app.close()
 
 
 def test_a_token_comes_from_the_main_process_only() -> None:
