@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.base import Store
+from celery_locks.store.base import Call, Store
 from celery_locks.store.verbs import Mark, Verbs
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -41,17 +42,30 @@ class Debt:
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # empty once it was paid
+    has_failed: bool = False  # in a way that nobody foresaw, which is logged once
 
     def plan_again(self) -> None:
         self.due = now() + self.pause
         self.pause *= 2
+
+    def call(self, budget: float) -> Call:
+        """The release, as it is to be sent now."""
+        return self.verbs.release(
+            self.name,
+            self.token,
+            keep=max(0.0, self.kept_until - now()),
+            keep_as=self.keep_as,
+            marks=self.marks,
+            past=self.past,
+            budget=budget,
+        )
 
     def tell_if_unpaid(self) -> None:
         if self.trouble:
             logger.warning(
                 "lock %r could not be given back and lapses: %s",
                 self.name,
-                self.trouble,
+                printable(self.trouble),
                 extra={"event": "lapses", "lock": self.name},
             )
 
@@ -76,7 +90,7 @@ class Debts(dict[str, Debt]):
         """What is due, within the time that the keeper has for so many calls."""
         self._forget_old()
         moment = now()
-        owed = by_place([debt for debt in list(self.values()) if debt.due <= moment])
+        owed = by_place([debt for debt in list(self.values()) if debt.due <= moment], self._drop)
         # Half of what a call may take: the renewals wait meanwhile.
         budget = patience(2 * len(owed))
         for debts in owed:
@@ -94,6 +108,9 @@ class Debts(dict[str, Debt]):
                 continue
             if not is_paid:
                 self[debt.token] = debt  # last in line: it may be alone in its trouble
+                if debt.has_failed:
+                    debt.plan_again()
+                    continue
                 for unpaid in debts:
                     unpaid.due = now() + 0.25
                 return
@@ -102,25 +119,31 @@ class Debts(dict[str, Debt]):
                 self[debt.token] = debt
 
     def _paid(self, debt: Debt, budget: float) -> bool:
+        """False if it is to be tried again."""
         try:
-            keep = max(0.0, debt.kept_until - now())
-            call = debt.verbs.release(
-                debt.name,
-                debt.token,
-                keep=keep,
-                keep_as=debt.keep_as,
-                marks=debt.marks,
-                past=debt.past,
-                budget=budget,
-            )
+            call = debt.call(budget)
+        except Exception:  # noqa: BLE001
+            self._drop(debt)
+            return True
+        try:
             debt.store.perform(call)
-        except Exception as error:
-            if not isinstance(error, LockUnavailable):
-                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
+        except LockUnavailable as error:
             debt.trouble = str(error)
             return False
-        debt.trouble = ""
+        except Exception as error:
+            if not debt.has_failed:
+                logger.exception("giving lock %r back failed in an unforeseen way", debt.name)
+            debt.has_failed, debt.trouble = True, repr(error)
+            return False
+        debt.has_failed, debt.trouble = False, ""
         return True
+
+    def _drop(self, debt: Debt) -> None:
+        """No release can be made of it, now or later: nobody can hold a lock of such a name."""
+        logger.exception("lock %r cannot be given back: no call can be made of it", debt.name)
+        debt.trouble, debt.doubtful = "", False
+        if self.get(debt.token) is debt:
+            self.pop(debt.token)
 
     def _forget_old(self) -> None:
         for debt in [debt for debt in list(self.values()) if debt.until <= now()]:
@@ -140,9 +163,17 @@ class _Placed(Protocol):
 P = TypeVar("P", bound=_Placed)
 
 
-def by_place(things: Iterable[P]) -> list[list[P]]:
-    """Those of one store and shard together: they are reached or not reached together."""
+def by_place(things: Iterable[P], drop: Callable[[P], None]) -> list[list[P]]:
+    """Those of one store and shard together: they are reached or not reached together.
+
+    ``drop`` is called, while its error is handled, for a thing whose name has no shard.
+    """
     places: dict[tuple[int, str], list[P]] = {}
     for thing in things:
-        places.setdefault((id(thing.store), thing.verbs.root(thing.name)), []).append(thing)
+        try:
+            place = (id(thing.store), thing.verbs.root(thing.name))
+        except Exception:  # noqa: BLE001 (one wrong name must not cost the others their turn)
+            drop(thing)
+        else:
+            places.setdefault(place, []).append(thing)
     return list(places.values())

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery_locks.text import printable
+
 if TYPE_CHECKING:
     from celery_locks.model import Conflict, Holder
 
@@ -46,6 +48,10 @@ class LockConflict(LockError):
             conflict = Conflict.from_dict(conflict)
         super().__init__(conflict.as_dict())
         self.conflict = conflict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is what a JSON result backend has too: no tokens."""
+        return type(self), self.args
 
     @property
     def name(self) -> str:
@@ -80,7 +86,8 @@ class AlreadyQueued(LockConflict):
         return self.conflict.age
 
     def __str__(self) -> str:
-        return f"task {self.task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
+        task_id = printable(str(self.task_id))
+        return f"task {task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
 
 
 class TaskLockAcquireError(LockConflict):
@@ -99,7 +106,7 @@ class LeaseLost(LockError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the lease on lock {self.name!r} is lost: {self.reason}"
+        return f"the lease on lock {self.name!r} is lost: {printable(self.reason)}"
 
 
 class LockRevoked(LeaseLost):
@@ -109,7 +116,8 @@ class LockRevoked(LeaseLost):
     """
 
     def __init__(self, name: str, by: str = "", why: str = "") -> None:
-        super().__init__(name, f"revoked by {by or 'somebody'}" + (f": {why}" if why else ""))
+        reason = f"revoked by {by or 'somebody'}" + (f": {why}" if why else "")
+        super().__init__(name, printable(reason))
         self.args = (name, by, why)  # what it is rebuilt from, behind a result backend
         self.by = by
         self.why = why
@@ -138,7 +146,7 @@ class AlreadyDone(LockError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the work of lock {self.name!r} is not done again: {self.reason}"
+        return f"the work of lock {self.name!r} is not done again: {printable(self.reason)}"
 
 
 class LockUnavailable(LockError):

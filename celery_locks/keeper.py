@@ -5,6 +5,9 @@ third of its ttl after the last renewal) and renews everything that is due in on
 What fails is tried again until the lease's own deadline, then the lease is told that it is lost.
 What could not be given back, it goes on trying to (``debts.py``).
 
+Everything it does is isolated: a lease, debt, chore or descriptor that fails in an unforeseen way
+costs itself only, and the log has it once a minute.
+
 It holds the leases themselves, so a lease that its user forgot about lives until it is released.
 A renewal can never make a lock anew (``renew.lua`` changes only what is there). A forked child
 starts with an empty keeper: the parent goes on renewing its own.
@@ -18,15 +21,17 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from celery_locks.clock import now
 from celery_locks.debts import Debt, Debts, by_place
 from celery_locks.errors import LockUnavailable
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
+from celery_locks.logs import Reports
 from celery_locks.native import native_lock, original, start_thread
 from celery_locks.store.base import Store
-from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Mark, Renewal, Verbs, budget_of
+from celery_locks.store.verbs import CALL_LIMIT, RENEW_BATCH, Lost, Mark, Renewal, Verbs, budget_of
 
 logger = logging.getLogger("celery_locks")
 
@@ -34,6 +39,9 @@ logger = logging.getLogger("celery_locks")
 _ALONG = 0.25
 # The longest sleep while anything is held: poll's clock stands still while the machine sleeps.
 _NAP = 1.0
+# After something failed in an unforeseen way: the thread itself, and a chore.
+_PAUSE = 0.02
+_REST = 0.25
 
 
 @dataclass(slots=True)
@@ -80,7 +88,9 @@ class Keeper:
         self._charges: dict[str, Charge] = {}
         self._debts = Debts()
         self._chores: list[Chore] = []
+        self._rests: dict[int, float] = {}
         self._watched: dict[int, Callable[[], None]] = {}
+        self.reports = Reports()
         self._starting = native_lock()
         self._bell: tuple[int, int] | None = None
         self._wakes_at = -math.inf
@@ -141,7 +151,7 @@ class Keeper:
         self._debts.tell_of_unpaid()
 
     def _is_busy(self) -> bool:
-        return self._debts.unpaid or any(chore.due <= now() for chore in self._chores)
+        return self._debts.unpaid or any(self._due_of(chore) <= now() for chore in self._chores)
 
     def take_on(self, chore: Chore) -> None:
         """Run ``chore`` in the keeper's thread whenever it is due, until the process ends."""
@@ -180,14 +190,23 @@ class Keeper:
 
     def _run(self, bell: int) -> None:
         while True:
-            try:
-                self._sleep(bell)
-                self._debts.pay(self.patience)
-                self._do_chores()
-                self._renew_due()
-            except BaseException:
-                # Nothing may end this thread: who would notice that nothing is renewed?
-                logger.exception("the lock keeper met an error and goes on")
+            went_well = [
+                self._try("its sleep", partial(self._sleep, bell)),
+                self._try("what is to be given back", partial(self._debts.pay, self.patience)),
+                self._try("its chores", self._do_chores),
+                self._try("the renewals", self._renew_due),
+            ]
+            if not all(went_well):
+                original("time", "sleep")(_PAUSE)
+
+    def _try(self, what: str, step: Callable[[], None]) -> bool:
+        """Nothing may end this thread: who would notice that nothing is renewed?"""
+        try:
+            step()
+        except BaseException:  # noqa: BLE001
+            self.reports.failure(f"the lock keeper failed at {what} and goes on")
+            return False
+        return True
 
     def _sleep(self, bell: int) -> None:
         poll = original("select", "poll")()
@@ -203,21 +222,23 @@ class Keeper:
             if descriptor == bell:
                 original("os", "read")(bell, 4096)
             elif self._watched.pop(descriptor, None):
-                watched[descriptor]()
+                self._try("a watched descriptor", watched[descriptor])
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            try:
-                if chore.due <= now():
-                    chore.run()
-            except Exception:
-                # Not at the price of the renewals, which come next, nor of the processor.
-                logger.exception("a chore of the lock keeper failed")
-                original("time", "sleep")(0.01)
+            if self._due_of(chore) > now():
+                continue
+            # Not at the price of the renewals, which come next, nor of the processor.
+            if not self._try("a chore", chore.run):
+                self._rests[id(chore)] = now() + _REST
+
+    def _due_of(self, chore: Chore) -> float:
+        """One that failed rests a little first."""
+        return max(chore.due, self._rests.get(id(chore), -math.inf))
 
     def _first_due(self) -> float:
         dues = [charge.due for charge in list(self._charges.values())]
-        dues += [chore.due for chore in self._chores]
+        dues += [self._due_of(chore) for chore in self._chores]
         return min(*dues, self._debts.due, math.inf)
 
     def patience(self, calls: int = 1) -> float:
@@ -231,7 +252,8 @@ class Keeper:
         moment = now()
         if not any(charge.due <= moment for charge in charges):
             return
-        rounds = _batches([c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment])
+        due = [c for c in charges if c.due - c.lease.ttl / 3 * _ALONG <= moment]
+        rounds = _batches(due, self._drop)
         # What failed last time comes last. What answers leaves its time to the rest, so a slow but
         # living server has more of it than an equal share.
         rounds.sort(key=lambda batch: any(charge.failed for charge in batch))
@@ -254,21 +276,33 @@ class Keeper:
         renewals = [Renewal(c.lease.name, c.lease.token, c.lease.ttl) for c in batch]
         try:
             lost = first.store.perform(first.verbs.renew(renewals, in_time))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             if not isinstance(error, LockUnavailable):
-                logger.exception("renewing %d locks failed in an unforeseen way", len(batch))
+                self.reports.failure("renewing %d locks failed in an unforeseen way", len(batch))
+                if len(batch) > 1:  # perhaps because of one of them
+                    for charge in batch:
+                        self._renew([charge], budget / len(batch))
+                    return
             for charge in batch:
-                self._failed(charge, error)
+                self._try("a lease", partial(self._failed, charge, error))
             return
         for charge, renewal in zip(batch, renewals, strict=True):
-            if renewal.token in lost:
-                self.discard(renewal.token)
-                charge.lease.lose(NO_LONGER_THERE, lost.revoked.get(renewal.token))
-            else:
-                charge.lease.renewed(sent_at, renewal.ttl)
-                if renewal.token in lost.stops:
-                    charge.lease.request_stop()
-                charge.plan(again=renewal.ttl != charge.lease.ttl)
+            self._try("a lease", partial(self._answered, charge, renewal, lost, sent_at))
+
+    def _answered(self, charge: Charge, renewal: Renewal, lost: Lost, sent_at: float) -> None:
+        if renewal.token in lost:
+            self.discard(renewal.token)
+            charge.lease.lose(NO_LONGER_THERE, lost.revoked.get(renewal.token))
+            return
+        charge.plan(again=renewal.ttl != charge.lease.ttl)
+        charge.lease.renewed(sent_at, renewal.ttl)
+        if renewal.token in lost.stops:
+            charge.lease.request_stop()
+
+    def _drop(self, charge: Charge) -> None:
+        self.reports.failure("lock %r cannot be renewed: no call can be made of it", charge.name)
+        self.discard(charge.lease.token)
+        charge.lease.lose("it cannot be renewed")
 
     def _failed(self, charge: Charge, error: Exception) -> None:
         if now() >= charge.lease.deadline:
@@ -279,11 +313,11 @@ class Keeper:
             charge.plan_again()
 
 
-def _batches(charges: list[Charge]) -> list[list[Charge]]:
+def _batches(charges: list[Charge], drop: Callable[[Charge], None]) -> list[list[Charge]]:
     """What goes into one call each: one place, not too many."""
     return [
         group[start : start + RENEW_BATCH]
-        for group in by_place(charges)
+        for group in by_place(charges, drop)
         for start in range(0, len(group), RENEW_BATCH)
     ]
 

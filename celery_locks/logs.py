@@ -6,13 +6,21 @@ Every line has the event's fields as attributes of its record, for formatters th
 
 debug: what goes as it should. info: a task that did not run now, and why. warning: somebody should
 look. A renewal that succeeds is no news.
+
+Names, ids and reasons come from users and operators, so every text in a line is quoted or made
+``printable``: nobody can forge a line. What can fail again and again goes through ``Reports``.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from celery_locks.clock import now
+from celery_locks.text import printable
 
 if TYPE_CHECKING:
     from celery_locks.events import LockEvent
@@ -63,6 +71,11 @@ _NO_LONGER_OURS = "lock %(lock)r was no longer ours to release, after %(held_for
 class _Said(dict[str, Any]):
     """What a sentence may ask for; whoever emitted less than that still gets a line."""
 
+    def __getitem__(self, word: str) -> Any:
+        value = super().__getitem__(word)
+        # The lock's name is quoted by the sentence itself.
+        return printable(value) if isinstance(value, str) and word != "lock" else value
+
     def __missing__(self, word: str) -> Any:
         return 0.0 if word in ("waited", "held_for", "pause", "remaining") else "?"
 
@@ -78,7 +91,9 @@ def write(event: LockEvent) -> None:
 def owed(lock: str, why: object) -> None:
     """No event: the lock is free when the keeper has been heard, and nobody has to do anything."""
     fields = {"event": "owed", "lock": lock, "why": str(why)}
-    logger.warning("lock %r is given back as soon as possible: %s", lock, why, extra=fields)
+    logger.warning(
+        "lock %r is given back as soon as possible: %s", lock, printable(str(why)), extra=fields
+    )
 
 
 def _who(detail: Mapping[str, Any]) -> str:
@@ -86,6 +101,37 @@ def _who(detail: Mapping[str, Any]) -> str:
     if not task:
         return "a call"
     return f"task {task}[{task_id}]" if task_id else f"task {task}"
+
+
+class Reports:
+    """Log lines that may come again and again: each sentence at most once a minute.
+
+    The line that comes next says how many were left out.
+    """
+
+    _EVERY = 60.0
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def warning(self, sentence: str, *args: object) -> None:
+        self._log(logging.WARNING, (sentence, ""), args)
+
+    def failure(self, sentence: str, *args: object) -> None:
+        """The exception that is being handled, with its traceback."""
+        kind = type(sys.exc_info()[1]).__name__
+        self._log(logging.ERROR, (sentence, kind), args, exc_info=True)
+
+    def _log(
+        self, level: int, key: tuple[str, str], args: tuple[object, ...], exc_info: bool = False
+    ) -> None:
+        until, left_out = self._said.get(key, (-math.inf, 0))
+        if now() < until:
+            self._said[key] = (until, left_out + 1)
+            return
+        self._said[key] = (now() + self._EVERY, 0)
+        more = f" ({left_out} more of these since the last line)" if left_out else ""
+        logger.log(level, key[0] + more, *args, exc_info=exc_info)
 
 
 def fields_of(event: LockEvent) -> dict[str, Any]:

@@ -16,13 +16,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from celery_locks.errors import LockUsageError
+from celery_locks.text import printable
 
 NAME_BYTES = 512
 MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
+MAX_SECONDS = 10 * 365 * 86400.0  # of any option: the server counts in milliseconds
+MAX_LIMIT = 1_000_000
 REPLACED = 1_000_000  # more than the retries of any task
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
@@ -54,9 +57,10 @@ class LockSpec(_Spec):
     ) -> Self:
         check_name(name)
         check_ttl(ttl)
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             raise LockUsageError(
-                f"limit of lock {name!r} is {limit!r}; it must be a whole number from 1"
+                f"limit of lock {name!r} is {limit!r}; it must be a whole number from 1 to "
+                f"{MAX_LIMIT}"
             )
         if wait is not None:
             check_seconds("wait", wait)
@@ -83,8 +87,9 @@ def check_name(name: object) -> None:
 
 
 def check_ttl(ttl: object) -> None:
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
+    if not _is_finite(ttl):
         raise LockUsageError(f"ttl must be a finite number of seconds, not {ttl!r}")
+    _check_not_too_long("ttl", ttl)
     if ttl < MIN_TTL:
         raise LockUsageError(
             f"ttl is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
@@ -93,9 +98,20 @@ def check_ttl(ttl: object) -> None:
 
 
 def check_seconds(option: str, value: object) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+    if not _is_finite(value) or value < 0:
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
+    _check_not_too_long(option, value)
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _check_not_too_long(option: str, seconds: float) -> None:
+    if seconds > MAX_SECONDS:
+        raise LockUsageError(f"{option} is above ten years ({MAX_SECONDS:.0f} s), the most")
 
 
 class Holder(NamedTuple):
@@ -126,6 +142,10 @@ class Holder(NamedTuple):
         """Whether its work has ended and the slot is only kept a while (``at_least``)."""
         return self.token.startswith("-")
 
+    def kind_of_token(self) -> dict[str, str]:
+        """Enough of a token for ``is_queued`` and ``is_kept``, and nothing that opens a lock."""
+        return {"token": self.token[0]} if self.token[:1] in (QUEUED_TOKEN, "-") else {}
+
     @property
     def renewals(self) -> int:
         """About how often it was renewed, reckoned: renewals come every third of the ttl.
@@ -151,10 +171,10 @@ class Holder(NamedTuple):
     def __str__(self) -> str:
         who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
         where = self.worker or self.host or "an unknown host"
-        return f"{who} on {where}, pid {self.pid}"
+        return printable(f"{who} on {where}, pid {self.pid}")
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, for results, logs and surfaces."""
+        """JSON-safe, for logs and the surfaces of operators."""
         return {
             "token": self.token,
             "fence": self.fence,
@@ -171,6 +191,12 @@ class Holder(NamedTuple):
             "renewals": self.renewals,
             **({"extra": dict(self.extra)} if self.extra else {}),
         }
+
+    def as_public_dict(self) -> dict[str, Any]:
+        """The same for results and events, which anybody may read: without the token."""
+        said = self.as_dict()
+        del said["token"]
+        return said
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
@@ -300,8 +326,11 @@ class Conflict:
         return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, and ``from_dict`` makes an equal one of it."""
-        holders = [holder.as_dict() for holder in self.holders]
+        """JSON-safe, and ``from_dict`` makes one of it that is equal but for the tokens.
+
+        It becomes a task's result, so of a token there is no more than what kind it is.
+        """
+        holders = [{**it.as_public_dict(), **it.kind_of_token()} for it in self.holders]
         return {
             "name": self.name,
             "holders": holders,

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from celery_locks.store.verbs import Mark
 from celery_locks.store.verbs import Once as Question
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -66,11 +67,11 @@ class Once(NamedTuple):
         try:
             text = self.codec.encode(result)
         except Exception as error:  # noqa: BLE001 (whatever a serializer may raise)
-            logger.warning("the result of %s cannot be kept: %s", self.mark[2:], error)
+            logger.warning("the result of %r cannot be kept: %s", *self._about(error))
             return Mark(self.mark, f"n{token} ", self.ttl)
         if len(text) > RESULT_BYTES:
             logger.warning(
-                "the result of %s is not kept: %d bytes, %d is the most",
+                "the result of %r is not kept: %d bytes, %d is the most",
                 self.mark[2:],
                 len(text),
                 RESULT_BYTES,
@@ -88,13 +89,16 @@ class Once(NamedTuple):
         """It will go on, in another attempt: what it had begun is taken back."""
         return [Mark(self.mark, "", 0.0)] if self.reuse == "never" else []
 
+    def _about(self, error: Exception) -> tuple[str, str]:
+        return self.mark[2:], printable(str(error))
+
     def repeat(self, mark: str) -> Repeat:
         _, kind, text = parted(mark)
         if kind == "r":
             try:
                 return Repeat(True, self.codec.decode(text), "already_done")
             except Exception as error:  # noqa: BLE001
-                logger.warning("the kept result of %s cannot be read: %s", self.mark[2:], error)
+                logger.warning("the kept result of %r cannot be read: %s", *self._about(error))
         return Repeat(False, None, REASONS.get(kind, "already_done"))
 
 

@@ -15,6 +15,7 @@ from celery_locks.options import LockOptions, OnPublish
 Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+_MOST_DOUBLINGS = 10  # far past the longest pause; 2**1024 would be no float
 AWAITED = "awaited"  # said of a message: others wait for its id
 SENT_TO = "queue"  # said of a message: the queue that its call named; None if only an exchange
 
@@ -106,5 +107,6 @@ def on_done(call: Situation) -> Decision:
 def _again(call: Situation, why: str) -> Decision:
     if not call.can_requeue:
         return Decision("raise", f"{why}, and there is no message to put back")
-    longest = min(FIRST_PAUSE * 2**call.times_requeued, LONGEST_PAUSE, call.longest_pause)
+    doublings = min(call.times_requeued, _MOST_DOUBLINGS)
+    longest = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE, call.longest_pause)
     return Decision("requeue", why, pause=longest * random.uniform(0.5, 1.0))

@@ -7,15 +7,12 @@ from itertools import islice
 
 from celery_locks.admin.explain import span
 from celery_locks.model import Holder, LockInfo
+from celery_locks.text import printable
 
+plain = printable
 _CHUNK = 200
 _WIDEST = 60
 HEADS = ("LOCK", "HOLDER", "WORKER", "PID", "HELD FOR", "LAPSES IN", "WAITING")
-
-
-def plain(text: str) -> str:
-    """Control and other unprintable characters are written out: \\x1b, \\n, \\u202e."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def rows(locks: Iterable[LockInfo]) -> Iterator[tuple[str, ...]]:

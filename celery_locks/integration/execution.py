@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,18 +21,18 @@ from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.interrupt import KeptElsewhere, RaisedHere, interrupter_here
 from celery_locks.integration.naming import lock_name
 from celery_locks.integration.once import once_of
-from celery_locks.integration.places import leave_queue
+from celery_locks.integration.places import leave_queue, replaced_by
 from celery_locks.integration.refusal import Refusal
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
-from celery_locks.model import Conflict, Holder, this_process
+from celery_locks.model import Conflict, Holder, LockSpec, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import Besides, Done, Mark, queued_token
+from celery_locks.store.verbs import Besides, Done, Mark, budget_of, queued_token
 from celery_locks.store.verbs import ended as job_ended
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
@@ -72,11 +73,10 @@ class Execution:
         self.within = within
         self.args = args
         self.kwargs = kwargs
-        headers = request.headers
-        self.note: dict[str, Any] = dict(headers.get(HEADER) or {}) if headers else {}
-        self.options: LockOptions = task.lock_options(self.note.get("options"))
+        self.header = LockHeader.read(request.headers)
+        self.options: LockOptions = task.lock_options(self.header.options)
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
-        self.owes_place = within is None and "queued" in self.note
+        self.owes_place = bool(self.queued()[1])
 
     def run(self, call: Callable[..., Any]) -> Any:
         """The result of the task, or of not running it."""
@@ -91,8 +91,9 @@ class Execution:
         self.locks: AppLocks = locks_of(self.task.app)
         if self.options.once:
             self.once = once_of(self.task, self.options, name)
+        spec = self.options.spec.named(name)  # refuses a name that the store could not have
         try:
-            answer = self._acquire(name)
+            answer = self._acquire(name, spec)
             if isinstance(answer, Lease):
                 self.lease = answer
                 unreleased.add(self)
@@ -108,7 +109,7 @@ class Execution:
         if isinstance(answer, Conflict):
             return Refusal(self, name).conflict(answer)
         answer.on_stop = self._interrupter.stop
-        if self.note or self.options.scope != "running":
+        if self.header is not NO_HEADER or self.options.scope != "running":
             self._leave_other_place(name)
             self._forget_conflicts()
         return self._run_locked(call, answer)
@@ -136,24 +137,25 @@ class Execution:
             around = around.within
         return around
 
-    def _acquire(self, name: str) -> Lease | Conflict | Done:
+    def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Done:
         # The token that the main process gave us, which keeps the lock, is the outermost call's.
-        given = "" if self.within else (self.request.properties or {}).get(HEADER)
+        given = "" if self.within else given_token(self.request.properties)
         self.token = given or new_token()
         if not self.within:
             # Redelivered, delayed, or requeued by us: the ways in which a message comes twice.
             redelivered = (self.request.delivery_info or {}).get("redelivered")
-            self._may_be_a_copy = bool(redelivered or self.request.eta or "since" in self.note)
+            self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
         self._interrupter = interrupter_here()
+        has_more = self._may_be_a_copy or self.header is not NO_HEADER or self.once
         ask = Ask(
-            self.options.spec.named(name),
+            spec,
             self.holder,
             self.token,
             now(),
             self._interrupter.lost,
             KeptElsewhere if given else Lease,
             bool(given),
-            self._besides(name) if self._may_be_a_copy or self.note or self.once else None,
+            self._besides(name) if has_more else None,
             self.options.on_conflict,
         )
         return self.locks.take(ask)
@@ -161,7 +163,7 @@ class Execution:
     def _besides(self, name: str) -> Besides:
         """What more there is to say; of most messages nothing."""
         return Besides(
-            ask_done=self._may_be_a_copy or "queued" in self.note,
+            ask_done=self._may_be_a_copy or bool(self.queued()[1]),
             frees=self._place_beside(name),
             supersedes=self._replaced(),
             once=self.once.question if self.once else None,
@@ -169,8 +171,7 @@ class Execution:
 
     def queued(self) -> tuple[str, str]:
         """Name and token of the lock that this message held in the queue."""
-        place, token = ("", "") if self.within else self.note.get("queued") or ("", "")
-        return place, token
+        return ("", "") if self.within else self.header.reservation(self.request.id)
 
     def _place_beside(self, name: str) -> tuple[str, str]:
         """The queue's lock, where it is another than the run's and the same call can free it."""
@@ -186,9 +187,17 @@ class Execution:
         self.owes_place = False
 
     def _replaced(self) -> tuple[str, float]:
-        """The message in whose place this one was published, and how long to remember that."""
-        task_id, seconds = ("", 0.0) if self.within else self.note.get("replaced") or ("", 0.0)
-        return task_id, seconds
+        """The message in whose place this one was published, and how long to remember that.
+
+        The publisher wrote it into the reservation: a header could name anybody's task.
+        """
+        name, token = self.queued()
+        if not token or not self.header.replaced:
+            return "", 0.0
+        verbs = self.locks.verbs
+        call = verbs.locate(verbs.root(name), [token], budget_of(self.options.ttl))
+        found = self.locks.perform(call).get(token)
+        return replaced_by(found[1]) if found else ("", 0.0)
 
     def _holder(self) -> Holder:
         process, request = this_process(), self.request
@@ -310,14 +319,13 @@ class Execution:
     def leave_queue(self) -> None:
         """This message will not run, and not come back: others may queue."""
         self.owes_place = False
-        if self.queued()[1]:
-            leave_queue(self.note, self.task.app)
+        leave_queue(*self.queued(), self.task.app)
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
         assert self.lease is not None
-        kept = {word: value for word, value in self.note.items() if word == "options"}
+        kept = LockHeader(self.header.options)
         if self._keeps_place:
-            kept["queued"] = [self.lease.name, queued_token(self.request.id, again=True)]
-        if kept != self.note and not self.within:
-            self.request.headers = {**(self.request.headers or {}), HEADER: kept}
+            kept = replace(kept, queued=self.lease.name, of_retry=True)
+        if kept != self.header and not self.within:
+            self.request.headers = kept.write(self.request.headers)

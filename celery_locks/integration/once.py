@@ -10,6 +10,8 @@ from kombu import serialization
 from celery_locks.once import Codec, Once
 from celery_locks.options import LockOptions
 
+_PICKLE = "application/x-python-serialize"
+
 
 def once_of(task: Any, options: LockOptions, name: str) -> Once | None:
     """None where the task may run as often as it is called."""
@@ -19,11 +21,15 @@ def once_of(task: Any, options: LockOptions, name: str) -> Once | None:
 
 
 def _codec(app: Any) -> Codec:
+    """Reads only what it writes itself, and never pickle, which could run anybody's code.
+
+    The lock server may have other users than the broker. Where results are pickled, those kept here
+    are JSON; a mark with a pickled result counts as done without one.
+    """
     serializer = app.conf.result_serializer
-    # As the result backend reads them: what a changed setting no longer accepts is not read.
-    accepted = serialization.prepare_accept_content(
-        app.conf.result_accept_content or app.conf.accept_content
-    )
+    accepted = serialization.prepare_accept_content([serializer])
+    if _PICKLE in accepted:
+        serializer, accepted = "json", serialization.prepare_accept_content(["json"])
 
     def encode(result: Any) -> str:
         kind, encoding, payload = serialization.dumps(result, serializer=serializer)

@@ -34,13 +34,23 @@ from celery_locks.clock import now
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.flows import Ask
 from celery_locks.integration.app import locks_of
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.naming import lock_name
+from celery_locks.integration.places import REPLACES
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
-from celery_locks.model import MIN_TTL, Conflict, Holder, LockSpec, this_process
+from celery_locks.model import (
+    MAX_SECONDS,
+    MIN_TTL,
+    Conflict,
+    Holder,
+    LockSpec,
+    check_name,
+    this_process,
+)
 from celery_locks.options import LockOptions
 from celery_locks.store.verbs import QUEUED, Besides, TookPlace, queued_token
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -53,8 +63,7 @@ def publish(
     task: Any, lock: LockOptions, args: Any, kwargs: Any, options: dict[str, Any], send: Send
 ) -> Any:
     """``send(options)`` under the lock of the queue, for a task that has one."""
-    note = (options.get("headers") or {}).get(HEADER) or {}
-    is_new = not options.get("retries") and "since" not in note
+    is_new = not options.get("retries") and LockHeader.read(options.get("headers")).since is None
     if not lock.enabled or not is_new or task.app.conf.task_always_eager:
         return as_sent(send(options))
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
@@ -98,7 +107,10 @@ class _Publication:
 
     def _queue_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         try:
-            return queue_name(self.task, self.lock, args, kwargs)
+            name = queue_name(self.task, self.lock, args, kwargs)
+            if name is not None:
+                check_name(name)
+            return name
         except Exception:
             if self.id_is_frozen:
                 return None  # the run fails with the same words, where those who wait see it
@@ -158,9 +170,9 @@ class _Publication:
             # It has the time of the first call, whose place was handed down.
             gone = max(0.0, as_of - other.acquired_at)
             self.options["countdown"] = max(0.0, self.lock.debounce - gone)
-        return self._acquire(replaces=other.token)
+        return self._acquire(replaces=other)
 
-    def _acquire(self, replaces: str = "") -> Lease | Conflict:
+    def _acquire(self, replaces: Holder | None = None) -> Lease | Conflict:
         assert self.name is not None
         process = this_process()
         holder = Holder(
@@ -169,7 +181,7 @@ class _Publication:
             retries=-1,  # attempt 0: nobody has begun it
             host=process.host,
             pid=process.pid,
-            extra=self._extra(),
+            extra=self._extra(replaces),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
         ask: Ask[Lease] = Ask(
@@ -178,15 +190,17 @@ class _Publication:
             queued_token(self.options["task_id"]),
             now(),
             kept_elsewhere=True,
-            besides=Besides(replaces=replaces) if replaces else None,
+            besides=Besides(replaces=replaces.token) if replaces else None,
         )
         answer = self.locks.take(ask)
         assert isinstance(answer, Lease | Conflict)
         return answer
 
-    def _extra(self) -> dict[str, Any]:
+    def _extra(self, replaces: Holder | None) -> dict[str, Any]:
         """What nobody could tell from the place alone; a usual call has nothing to say."""
         extra: dict[str, Any] = {policy.AWAITED: True} if self.id_is_frozen else {}
+        if replaces:
+            extra[REPLACES] = [replaces.task_id, _lifetime_of(replaces)]
         queue = self.options.get("queue")
         if self.options.get("exchange") or self.options.get("routing_key"):
             extra[policy.SENT_TO] = None
@@ -199,7 +213,9 @@ class _Publication:
         due = self._seconds(self.options.get("countdown") or self.options.get("eta") or 0.0)
         expires = self.options.get("expires") or self.task.expires
         longest = due + self.lock.pending_ttl
-        return longest if not expires else max(MIN_TTL, min(longest, self._seconds(expires)))
+        if expires:
+            longest = min(longest, self._seconds(expires))
+        return max(MIN_TTL, min(longest, MAX_SECONDS))
 
     def _seconds(self, when: float | str | datetime) -> float:
         """From now to a moment, however Celery lets one say it."""
@@ -238,11 +254,10 @@ class _Publication:
         return as_sent(self.send(self.options))
 
     def _sent(self, lease: Lease, replaced: Holder | None) -> Any:
-        headers = dict(self.options.get("headers") or {})
-        note = {**headers.get(HEADER, {}), "queued": [lease.name, lease.token]}
-        if replaced:
-            note["replaced"] = [replaced.task_id, replaced.expires_at - replaced.acquired_at]
-        self.options["headers"] = {**headers, HEADER: note}
+        headers = self.options.get("headers")
+        options = LockHeader.read(headers).options
+        header = LockHeader(options, queued=lease.name, replaced=replaced is not None)
+        self.options["headers"] = header.write(headers)
         try:
             result = self._plainly()
         except BaseException:
@@ -257,19 +272,27 @@ class _Publication:
         """It will not run and its result says so; what fails here is made up for by its own run."""
         assert self.name is not None
         assert other.task_id is not None
-        seconds = other.expires_at - other.acquired_at
+        call = self.locks.verbs.supersede(self.name, other.task_id, _lifetime_of(other))
         try:
-            self.locks.perform(self.locks.verbs.supersede(self.name, other.task_id, seconds))
+            self.locks.perform(call)
             if not self.task.ignore_result:
                 self.task.backend.mark_as_revoked(other.task_id, "replaced", store_result=True)
         except Exception as error:  # noqa: BLE001 (the call itself has succeeded)
-            logger.warning("task %s is replaced, which could not be told: %s", other.task_id, error)
+            logger.warning(
+                "task %s is replaced, which could not be told: %s",
+                printable(other.task_id),
+                printable(str(error)),
+            )
 
     def _give_back(self, lease: Lease) -> None:
         try:
             lease.release()
         except LockUnavailable as error:
             logs.owed(lease.name, error)
+
+
+def _lifetime_of(message: Holder) -> float:
+    return message.expires_at - message.acquired_at
 
 
 def queue_name(

@@ -15,10 +15,10 @@ from kombu.exceptions import OperationalError
 
 from celery_locks import events, policy
 from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
-from celery_locks.integration.header import HEADER
 from celery_locks.model import Conflict
 from celery_locks.policy import Decision, Situation
 from celery_locks.store.verbs import Done, Renewal, budget_of, ended
+from celery_locks.text import printable
 
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
@@ -34,7 +34,7 @@ class Refusal:
         self.name = name
         self.task = execution.task
         self.request = execution.request
-        self.note = execution.note
+        self.header = execution.header
         self.options = execution.options
 
     def conflict(self, conflict: Conflict) -> dict[str, Any]:
@@ -98,8 +98,9 @@ class Refusal:
         Who says nothing for a ttl counts as dead here as everywhere: then this copy is to run.
         """
         decision = policy.on_done(self._situation())
-        unseen = self.note.setdefault("unseen", time.time())
-        if time.time() - unseen > self.options.ttl:
+        if self.header.unseen is None:
+            self.header = replace(self.header, unseen=time.time())
+        if time.time() - (self.header.unseen or 0.0) > self.options.ttl:
             locks = self.execution.locks
             lapsed = ended(self.execution.holder, ttl=0.001)
             with suppress(LockUnavailable):  # it comes again, and tries again
@@ -115,11 +116,15 @@ class Refusal:
             attempt=self.execution.holder.attempt,
             has_followers=bool(request.chain or request.callbacks),
             can_requeue=has_message,
-            times_requeued=int(self.note.get("times", 0)),
-            patience_used=time.time() - float(self.note.get("since", time.time())),
+            times_requeued=self.header.times,
+            patience_used=self._patience_used(),
             longest_pause=self._longest_pause(),
             had_a_place=bool(self.execution.queued()[1]),
         )
+
+    def _patience_used(self) -> float:
+        since = self.header.since
+        return 0.0 if since is None else max(0.0, time.time() - since)
 
     def _longest_pause(self) -> float:
         """A delayed message must come before its visibility timeout makes copies of it."""
@@ -127,7 +132,7 @@ class Refusal:
         return float(transport.get("visibility_timeout", 3600)) / 4
 
     def _skip(self, conflict: Conflict) -> dict[str, Any]:
-        holder = conflict.holders[0].as_dict() if conflict.holders else None
+        holder = conflict.holders[0].as_public_dict() if conflict.holders else None
         self._tell("skipped", conflict=conflict)
         self._send_event("task-skipped", lock=self.name, holder=holder)
         return {"skipped": True, "lock": self.name, "holder": holder}
@@ -142,16 +147,11 @@ class Refusal:
         try:
             self.task.send_event(kind, **fields)
         except Exception as error:  # noqa: BLE001 (an event is not worth a task)
-            logger.warning("the event %s could not be sent: %s", kind, error)
+            logger.warning("the event %s could not be sent: %s", kind, printable(str(error)))
 
     def _requeue(self, decision: Decision) -> None:
         """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
-        note = {
-            **self.note,
-            "since": self.note.get("since", time.time()),
-            "times": int(self.note.get("times", 0)) + 1,
-        }
-        headers = {**(self.request.headers or {}), HEADER: note}
+        headers = self.header.requeued(time.time()).write(self.request.headers)
         again = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
@@ -169,8 +169,8 @@ class Refusal:
                 logger.warning(
                     "task %s[%s] cannot be put back now and is tried again: %s (lock %r)",
                     self.task.name,
-                    self.request.id,
-                    error,
+                    printable(str(self.request.id)),
+                    printable(str(error)),
                     self.name,
                 )
                 time.sleep(0.5)

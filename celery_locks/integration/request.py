@@ -16,7 +16,7 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_locks.flows import new_token
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import give_token, remove_token
 from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.wards import wards
 
@@ -62,8 +62,9 @@ def _dispatching(original: Any) -> Any:
         token = self.lock_token = new_token()
         has_children = _has_children(type(pool).__module__)
         if has_children:
-            told = self._request_dict
-            told["properties"] = {**(told.get("properties") or {}), HEADER: token}
+            give_token(self._request_dict, token)
+        else:
+            remove_token(self._request_dict)
         # Before the child can have it: while the main process is busy it may not hear "accepted".
         wards.add(self, children=has_children)
         try:

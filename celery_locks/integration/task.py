@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from celery import Task, signals
@@ -19,7 +20,7 @@ from celery_locks.integration.execution import (
     current_execution,
     current_lease,
 )
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import as_sent, pending, publish
@@ -168,8 +169,7 @@ class LockedTask(_TypedTask[P, R_co]):
             options = dict(zip(_POSITIONAL, positional, strict=False)) | options
         if lock is not None:
             options = _with_lock(self, lock, options)
-        note = (options.get("headers") or {}).get(HEADER) or {}
-        said = self.lock_options(note.get("options"))
+        said = self.lock_options(LockHeader.read(options.get("headers")).options)
         send = super().apply_async
         if said.scope == "running":
             result: AsyncResult[R_co] = as_sent(send(args, kwargs, **options))
@@ -240,9 +240,9 @@ _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
 def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    headers = dict(options.get("headers") or {})
-    note = {**headers.get(HEADER, {}), "options": _checked_for_call(task, lock)}
-    return {**options, "headers": {**headers, HEADER: note}}
+    headers = options.get("headers")
+    header = replace(LockHeader.read(headers), options=_checked_for_call(task, lock))
+    return {**options, "headers": header.write(headers)}
 
 
 def _checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:

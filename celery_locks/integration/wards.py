@@ -21,14 +21,16 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.keeper import keeper
 from celery_locks.lease import BaseLease
@@ -36,12 +38,16 @@ from celery_locks.model import MIN_TTL, LockSpec, Revocation
 from celery_locks.store.base import Call
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.scripts import Command
+from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
 # When a ward is first looked at: a third of the shortest ttl that it may have.
 _FIRST_LOOK = MIN_TTL / 3
 _SECOND_LOOK = 0.25
+# After a failure that nobody foresaw.
+_AGAIN = 1.0
+_GIVEN_UP = 60.0
 
 
 class Ward:
@@ -228,19 +234,29 @@ class Wards:
         moment = now()
         for ward in list(self._wards.values()):
             if ward.due <= moment and not ward.ttl:
-                self._get_to_know(ward)
+                self._try(self._get_to_know, ward)
             if ward.message and ward.message.due <= moment:
                 self._keep_invisible(ward.message)
         due = [ward for ward in list(self._wards.values()) if ward.due <= moment and ward.ttl]
         self._locate([ward for ward in due if ward.name is None])
         for ward in due:
-            self._settle(ward)
+            self._try(self._settle, ward)
+
+    def _try(self, step: Callable[[Ward], None], ward: Ward) -> None:
+        """One task that cannot be looked after must not cost the others their supervision."""
+        try:
+            step(ward)
+        except Exception:  # noqa: BLE001
+            keeper.reports.failure("the lock of task %r is not looked after", ward.request.id)
+            ward.due = now() + _AGAIN
+            if now() > ward.died_at + _GIVEN_UP:
+                self.ended(ward.token)
 
     def _get_to_know(self, ward: Ward) -> None:
         task = ward.request.task
-        note = ward.request.request_dict.get(HEADER) or {}
         try:
-            options, locks = task.lock_options(note.get("options")), locks_of(task.app)
+            header = LockHeader.read_request(ward.request.request_dict)
+            options, locks = task.lock_options(header.options), locks_of(task.app)
         except ValueError:
             options = None  # the task itself says so, in its result
         if not options or not options.enabled:
@@ -254,9 +270,13 @@ class Wards:
     def _keep_invisible(self, message: Message) -> None:
         try:
             message.keep_invisible()
-        except LockUnavailable as error:
+        except Exception as error:  # noqa: BLE001
             message.due = now() + min(1.0, message.interval)
-            logger.warning("a running task's message could not be kept invisible: %s", error)
+            sentence = "a running task's message could not be kept invisible: %s"
+            if isinstance(error, LockUnavailable):
+                logger.warning(sentence, printable(str(error)))
+            else:
+                keeper.reports.failure(sentence, printable(str(error)))
 
     def _locate(self, wards: list[Ward]) -> None:
         """Ask the store which locks these tokens have; usually one call."""
@@ -267,17 +287,24 @@ class Wards:
                 ward.looks += all(answers)
 
     def _look_in(self, root: str, locks: AppLocks, tokens: dict[str, Ward]) -> bool:
-        call = locks.verbs.locate(root, list(tokens), keeper.patience())
         try:
+            call = locks.verbs.locate(root, list(tokens), keeper.patience())
             found = locks.keeper_store.perform(call)
         except LockUnavailable as error:
-            logger.warning("the locks of %d tasks are not known yet: %s", len(tokens), error)
+            about = (len(tokens), printable(str(error)))
+            logger.warning("the locks of %d tasks are not known yet: %s", *about)
             return False
+        except Exception:  # noqa: BLE001
+            if len(tokens) == 1:
+                keeper.reports.failure("the lock of task %r is not known", *_ids_of(tokens))
+                return False
+            alone = [{token: ward} for token, ward in tokens.items()]
+            return all(list(map(partial(self._look_in, root, locks), alone)))
         for token, (name, holder) in found.items():
-            self._found(tokens[token], name, holder)
+            self._try(partial(self._found, name=name, holder=holder), tokens[token])
         for token in found.revoked:
             tokens[token].is_revoked = True
-            self._tell(tokens[token])
+            self._try(self._tell, tokens[token])
         return True
 
     def _found(self, ward: Ward, name: str, holder: Any) -> None:
@@ -327,6 +354,10 @@ class Wards:
         pidfd = self._pidfds.get(ward.pid or 0)
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, SIGNAL)
+
+
+def _ids_of(tokens: dict[str, Ward]) -> list[str]:
+    return [ward.request.id for ward in tokens.values()]
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -23,6 +23,7 @@ from celery.exceptions import TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
+from celery_locks.integration import publishing
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import QUEUED, Besides, queued_token
@@ -277,6 +278,22 @@ def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key:
         assert rig.locks.perform(call)
     rig.wait_event("requeued", key)
     assert first.get(timeout=PATIENCE) == "first"
+
+
+@pytest.mark.parametrize("scope", ["queued", "queued+running"])
+def test_a_publisher_that_died_after_it_sent_a_replacement_leaves_one_run(
+    rig: Rig, key: str, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new message's run says it then: the lock server has whose place it took."""
+    lock = {**REPLACE, "scope": scope}
+    with busy(rig):
+        first = rig.task("sent").apply_async([key, "first"], lock=lock)
+        monkeypatch.setattr(publishing._Publication, "_tell_replaced", lambda *_: None)
+        second = rig.task("sent").apply_async([key, "second"], lock=lock)
+    assert second.get(timeout=PATIENCE) == "second"
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=PATIENCE)
+    assert values(rig, key) == ["second"]
 
 
 def wait_drained(rig: Rig) -> None:

@@ -20,7 +20,7 @@ from celery_locks import LockedTask, Locks
 from celery_locks.integration import interrupt
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.execution import unreleased
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import HEADER
 from celery_locks.keeper import keeper
 from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import Buffer, claim_or_create, idempotent

@@ -9,7 +9,7 @@ from celery import Celery, Task, chain, chord
 from celery.backends.rpc import RPCBackend
 
 from celery_locks import Holder, LockedTask, Locks
-from celery_locks.integration.header import HEADER
+from celery_locks.integration.headers import HEADER
 from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import ended, queued_token

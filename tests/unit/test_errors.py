@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -66,9 +67,10 @@ def test_conflict_survives_pickling(cls: type[LockConflict]) -> None:
     """Celery pickles what a task raises; an error that cannot be unpickled hides the reason."""
     again = pickle.loads(pickle.dumps(cls(CONFLICT)))
     assert type(again) is cls
-    assert again.conflict == CONFLICT
-    assert (again.name, again.holders) == ("invoice:42", CONFLICT.holders)
-    assert again.holder == CONFLICT.holders[0]
+    without_tokens = tuple(holder._replace(token="") for holder in CONFLICT.holders)
+    assert again.conflict == replace(CONFLICT, holders=without_tokens)
+    assert (again.name, again.holders) == ("invoice:42", without_tokens)
+    assert again.holder == without_tokens[0]
     assert str(again) == str(cls(CONFLICT))
 
 

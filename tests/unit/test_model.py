@@ -3,13 +3,22 @@
 import json
 import os
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_name, this_process
+from celery_locks.model import (
+    MAX_SECONDS,
+    Conflict,
+    Holder,
+    LockInfo,
+    LockSpec,
+    check_name,
+    this_process,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -109,7 +118,31 @@ def test_conflict_survives_json() -> None:
     """A result backend that speaks JSON must give back what was refused, and by whom."""
     holder = Holder(token="t", fence=3, task_id="id", task="x", retries=1, replaced=2, ttl=5.0)
     value = Conflict("a", (holder, Holder(extra={"x": 1})), 1.5, 2)
-    assert Conflict.from_dict(json.loads(json.dumps(value.as_dict()))) == value
+    again = Conflict.from_dict(json.loads(json.dumps(value.as_dict())))
+    assert again == replace(value, holders=(holder._replace(token=""), value.holders[1]))
+
+
+@pytest.mark.parametrize("token", ["0f3a", "qid-1", "q+id-1", "-0f3a"])
+def test_conflict_in_a_result_has_no_token(token: str) -> None:
+    """Many may read results, and a token is for operators; what kind of holder it is remains."""
+    holder = Holder(token=token, task_id="id")
+    said = Conflict("a", (holder,), 1.5, 2).as_dict()
+    assert token not in json.dumps(said)
+    again = Conflict.from_dict(said).holders[0]
+    assert (again.is_queued, again.is_kept) == (holder.is_queued, holder.is_kept)
+
+
+@pytest.mark.parametrize("option", ["ttl", "wait", "at_least"])
+@pytest.mark.parametrize("value", [1e18, 10**400, MAX_SECONDS + 1])
+def test_seconds_beyond_ten_years_are_refused(option: str, value: float) -> None:
+    """The server counts in milliseconds and keeps what it is told: such a lock would stay."""
+    with pytest.raises(LockUsageError, match=f"{option} is above ten years"):
+        LockSpec("a", **{option: value})
+
+
+def test_limit_has_an_upper_bound() -> None:
+    with pytest.raises(LockUsageError, match="from 1 to 1000000"):
+        LockSpec("a", limit=10**400)
 
 
 def test_attempt_grows_with_retries_and_replacements() -> None:

@@ -97,3 +97,10 @@ def test_a_pause_stays_under_what_the_broker_allows() -> None:
     """A delayed message must come before its visibility timeout makes copies of it."""
     call = Situation("me", times_requeued=20, longest_pause=0.5)
     assert on_conflict(OTHERS, LockOptions(on_conflict="requeue"), call).pause <= 0.5
+
+
+@pytest.mark.parametrize("times", [1023, 1024, 5000, 8_000_000_000])
+def test_pause_stays_bounded_however_often_a_message_was_put_back(times: int) -> None:
+    """A task that waits for hours reaches the 1024th time, and must not fail of arithmetic."""
+    decision = on_unavailable(LockOptions(), Situation("me", times_requeued=times))
+    assert LONGEST_PAUSE / 2 <= decision.pause <= LONGEST_PAUSE

@@ -1,0 +1,246 @@
+"""What travels with a message about its lock. Nothing else reads or writes it.
+
+In the message's header ``celery_locks``, which retries and messages that are put back inherit: a
+``LockHeader``. In the ``properties`` of a request on its way to a child of the pool, which nothing
+inherits: the token of this one execution.
+
+A header may come from anybody who can publish, and from an older or newer release:
+
+- A header that is no mapping, is of a newer version, or has a lock option with a wrong value raises
+  ``LockUsageError``. The task fails with it: it must not run under another lock than it was sent
+  with.
+- Unknown fields and options, and wrong values in the other fields, are ignored with a warning. The
+  task runs under its lock. A release that adds something which others must not ignore raises
+  ``VERSION``.
+- Nothing in it gives power over other tasks. The reservation's token is computed from the task's
+  own id, and what the message replaced is read from the lock server.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from celery_locks import logs
+from celery_locks import options as lock_options
+from celery_locks.errors import LockUsageError
+from celery_locks.model import check_name
+from celery_locks.store.verbs import queued_token
+
+HEADER = "celery_locks"
+VERSION = 1
+
+_KEY_LENGTH = 1000
+_MOST_TIMES = 1_000_000
+_LATEST = 1e11  # seconds since 1970
+_WHERE = f"the header {HEADER!r} of this message"
+_reports = logs.Reports()
+
+
+@dataclass(frozen=True, slots=True)
+class LockHeader:
+    """All that a message says about its lock; the default is what most messages say: nothing."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The lock options of this call."""
+    queued: str = ""
+    """The name of the lock that the message holds while it is queued."""
+    of_retry: bool = False
+    """That lock was kept for this attempt by the one before."""
+    replaced: bool = False
+    """The message was published in the place of another one."""
+    since: float | None = None
+    """When it was put back for the first time, by the wall clock."""
+    times: int = 0
+    """How often it was put back."""
+    unseen: float | None = None
+    """Since when it waits for the result of a copy that has ended."""
+
+    @classmethod
+    def read(cls, headers: object) -> LockHeader:
+        """From the custom headers of a message, as Celery has them; raises LockUsageError."""
+        raw = headers.get(HEADER) if isinstance(headers, Mapping) else None
+        return NO_HEADER if raw is None else cls._parse(raw)
+
+    @classmethod
+    def read_request(cls, request_dict: Mapping[str, Any]) -> LockHeader:
+        """From a request as the worker received it, by the rule of Celery's ``Context``."""
+        headers = request_dict.get("headers")
+        return cls.read(request_dict if headers is None else headers)
+
+    @classmethod
+    def _parse(cls, raw: object) -> Self:
+        if not isinstance(raw, Mapping):
+            raise LockUsageError(f"{_WHERE} is {_short(raw)}; it must be a mapping")
+        _check_version(raw.get("version", 0))
+        if "version" not in raw:
+            raw = _from_unversioned(raw)
+        known = {name: value for name, value in raw.items() if name in _READERS}
+        _warn_ignored("fields", [name for name in raw if name not in {*_READERS, "version"}])
+        values: dict[str, Any] = {"options": _read_options(known.pop("options", {}))}
+        for name, value in known.items():
+            try:
+                values[name] = _READERS[name](value)
+            except LockUsageError:
+                _reports.warning("%s: %s is %s and is ignored", _WHERE, name, _short(value))
+        return cls(**values)
+
+    def reservation(self, task_id: str | None) -> tuple[str, str]:
+        """Name and token of the lock that the message of this task holds; empty if none."""
+        if not self.queued or not task_id:
+            return "", ""
+        try:
+            return self.queued, queued_token(task_id, again=self.of_retry)
+        except (TypeError, UnicodeError):  # no publisher of ours has such an id
+            return "", ""
+
+    def requeued(self, moment: float) -> LockHeader:
+        """For the message that is put back now."""
+        since = moment if self.since is None else self.since
+        return replace(self, since=since, times=self.times + 1)
+
+    def write(self, headers: object) -> dict[str, Any]:
+        """A copy of ``headers`` with this one in it."""
+        others = dict(headers) if isinstance(headers, Mapping) else {}
+        others.pop(HEADER, None)
+        changed = {
+            name: value
+            for name, default in _DEFAULTS.items()
+            if (value := getattr(self, name)) != default
+        }
+        return {**others, HEADER: {"version": VERSION, **changed}} if changed else others
+
+
+NO_HEADER = LockHeader()
+_DEFAULTS = {each.name: getattr(NO_HEADER, each.name) for each in fields(LockHeader)}
+
+
+def give_token(request_dict: dict[str, Any], token: str) -> None:
+    """Tell a child which token its execution has, and so that its lock is renewed here."""
+    request_dict["properties"] = {**(request_dict.get("properties") or {}), HEADER: token}
+
+
+def remove_token(request_dict: dict[str, Any]) -> None:
+    """No token comes with a message: one that does is somebody else's."""
+    properties = request_dict.get("properties")
+    if isinstance(properties, Mapping) and HEADER in properties:
+        request_dict["properties"] = {k: v for k, v in properties.items() if k != HEADER}
+
+
+def given_token(properties: object) -> str:
+    """The token that the main process gave this execution; empty if there is none."""
+    token = properties.get(HEADER) if isinstance(properties, Mapping) else None
+    return token if isinstance(token, str) and _is_token(token) else ""
+
+
+_is_token = re.compile(r"[0-9a-f]{24}").fullmatch
+
+
+def _check_version(version: object) -> None:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise LockUsageError(f"{_WHERE} has version {_short(version)}; it must be a whole number")
+    if version > VERSION:
+        raise LockUsageError(
+            f"{_WHERE} has version {_short(version)}, and this release of celery-locks understands "
+            f"{VERSION} at most: update the workers before the publishers"
+        )
+
+
+def _from_unversioned(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The first form: ``queued`` was name and token, ``replaced`` a task id and seconds."""
+    changed: dict[str, Any] = {}
+    queued = raw.get("queued")
+    if isinstance(queued, list | tuple) and len(queued) == 2:
+        name, token = queued
+        changed = {"queued": name, "of_retry": isinstance(token, str) and token.startswith("q+")}
+    if "replaced" in raw:
+        changed["replaced"] = bool(raw["replaced"])
+    return {**raw, **changed}
+
+
+def _read_options(raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise LockUsageError(f"{_WHERE} has options {_short(raw)}; they must be a mapping")
+    known = {name: value for name, value in raw.items() if name in _OPTIONS}
+    _warn_ignored("lock options", [name for name in raw if name not in _OPTIONS])
+    _check_key(known.get("key"))
+    if "on_publish" in known:
+        # The two sides of on_conflict travel apart, and are checked as they were written.
+        sides = {"run": known.pop("on_conflict", None), "publish": known.pop("on_publish")}
+        known["on_conflict"] = {side: word for side, word in sides.items() if word is not None}
+    return lock_options.checked(known, _WHERE)
+
+
+_OPTIONS = {*lock_options.WORDS, "on_publish"}
+
+
+def _check_key(key: object) -> None:
+    """A key that could make a name of any size is refused: arguments have sizes of their own."""
+    if key is None:
+        return
+    if not isinstance(key, str) or len(key) > _KEY_LENGTH:
+        raise LockUsageError(
+            f"{_WHERE}: key is {_short(key)}; it must be a text of at most {_KEY_LENGTH} characters"
+        )
+    try:
+        specs = [spec or "" for _, _, spec, _ in string.Formatter().parse(key)]
+    except ValueError as error:
+        raise LockUsageError(f"{_WHERE}: key {_short(key)} is no template: {error}") from None
+    if any(re.search(r"\d{4}", spec) for spec in specs):
+        raise LockUsageError(f"{_WHERE}: key {_short(key)} asks for 1000 characters or more")
+
+
+def _read_name(value: object) -> str:
+    check_name(value)
+    return str(value)
+
+
+def _read_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise LockUsageError("no boolean")
+    return value
+
+
+def _read_moment(value: object) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value <= _LATEST:  # type: ignore[operator]
+        raise LockUsageError("no moment")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _read_times(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise LockUsageError("no count")
+    return min(value, _MOST_TIMES)
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "options": _read_options,
+    "queued": _read_name,
+    "of_retry": _read_flag,
+    "replaced": _read_flag,
+    "since": _read_moment,
+    "times": _read_times,
+    "unseen": _read_moment,
+}
+
+
+def _warn_ignored(what: str, names: list[Any]) -> None:
+    if names:
+        _reports.warning(
+            f"%s has {what} that this release of celery-locks does not know and ignores: %s",
+            _WHERE,
+            ", ".join(map(_short, names[:5])),
+        )
+
+
+def _short(value: object) -> str:
+    """Quoted for an error or the log, whatever it is and however long."""
+    try:
+        text = ascii(value)
+    except ValueError:  # a number of too many digits
+        text = type(value).__name__
+    return text if len(text) <= 80 else f"{text[:80]}…"

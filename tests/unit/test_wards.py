@@ -1,0 +1,128 @@
+"""The main process supervises many tasks: one that it cannot read costs the others nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_locks import Holder, LockedTask
+from celery_locks.clock import now
+from celery_locks.integration import wards as module
+from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.headers import HEADER
+from celery_locks.integration.places import _Revoked
+from celery_locks.integration.wards import Ward, Wards
+from celery_locks.keeper import keeper
+from celery_locks.model import LockSpec
+from celery_locks.store.verbs import queued_token
+from celery_locks.testing import in_memory_locks
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("wards", broker="memory://", set_as_current=False)
+
+    @app.task(name="job", base=LockedTask, lock_key="{key}", shared=False)
+    def job(key: str) -> None: ...
+
+    app.finalize()
+    with in_memory_locks(app):
+        yield app
+    app.close()
+
+
+class Request(SimpleNamespace):
+    """What the wards use of a worker's request."""
+
+    worker_pid = None
+
+    def __init__(self, task: Any, name: str, header: Any = None) -> None:
+        super().__init__(task=task, id=name, lock_token=name, request_dict={HEADER: header})
+
+
+def add(wards: Wards, request: Request) -> Ward:
+    ward = wards._wards[request.lock_token] = Ward(request, in_child=True)
+    ward.due = now()
+    return ward
+
+
+@pytest.mark.parametrize("header", [[["x", 1]], "text", {"options": 7}, {"version": 9}], ids=str)
+def test_a_wrong_header_ends_its_own_supervision_only(app: Celery, header: Any) -> None:
+    wards = Wards()
+    add(wards, Request(app.tasks["job"], "bad", header))
+    good = add(wards, Request(app.tasks["job"], "good"))
+    wards.run()
+    assert wards.tokens == {"good"}
+    assert good.ttl > 0
+
+
+def test_an_unforeseen_error_costs_its_own_task_only(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again, not at once, and logged once."""
+    monkeypatch.setattr(module.keeper, "reports", type(keeper.reports)())
+    wards, seen = Wards(), []
+
+    def fails(_: Any) -> Any:
+        seen.append(now())
+        raise KeyError("a bug of ours")
+
+    task = SimpleNamespace(lock_options=fails, app=app)
+    bad = add(wards, Request(task, "bad"))
+    good = add(wards, Request(app.tasks["job"], "good"))
+    for _ in range(3):
+        wards.run()
+    assert good.ttl > 0
+    assert len(seen) == 1
+    assert bad.due > now()
+    bad.died_at, bad.due = now() - 120, now()
+    wards.run()
+    assert wards.tokens == {"good"}, "of a process that is long dead nothing is left to do"
+    assert len(caplog.records) == 1, caplog.text
+
+
+def test_a_token_that_cannot_be_looked_up_costs_its_own_task_only(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are asked for in one call, and what the store has of one may be unreadable."""
+    locks, wards = locks_of(app), Wards()
+    held = [add(wards, Request(app.tasks["job"], name)) for name in ("bad", "good")]
+    for ward in held:
+        holder = Holder(task_id=ward.token, task="job")
+        locks.perform(locks.verbs.acquire(LockSpec(ward.token), ward.token, holder))
+        ward.locks, ward.ttl = locks, 30.0
+    fail_on(monkeypatch, locks, "bad")
+    wards.run()
+    assert [ward.name for ward in held] == [None, "good"]
+    keeper.discard("good")
+
+
+def test_a_revoked_id_that_fails_costs_the_others_nothing(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of a revoke are anybody's: some can be no task's id, and some cannot be looked up."""
+    locks, revoked = locks_of(app), _Revoked()
+    for name in ("bad", "good"):
+        holder = Holder(task_id=name, task="job", retries=-1)
+        locks.perform(locks.verbs.acquire(LockSpec(name, 600), queued_token(name), holder))
+    fail_on(monkeypatch, locks, queued_token("bad"))
+    revoked.add([None, 7, "\ud800", "bad", "good"], app)  # type: ignore[list-item]
+    wait_until(lambda: not locks.holders("good"), what="the place to be free")
+    wait_until(lambda: not revoked._waiting, what="the rest to be given up")
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, locks: AppLocks, token: str) -> None:
+    store: Any = type(locks.keeper_store)
+    perform = store.perform
+
+    def failing(self: Any, call: Any) -> Any:
+        if call.script.verb == "locate" and token in call.args:
+            raise ValueError("unreadable")
+        return perform(self, call)
+
+    monkeypatch.setattr(store, "perform", failing)
