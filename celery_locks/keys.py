@@ -36,7 +36,7 @@ class Parameters:
     """What a function takes, read off it once: reading costs more than all else here."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(function)
+        self._signature = _signature_of(function)
         found = self._signature.parameters.values()
         self._names = tuple(p.name for p in found)
         self._are_positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
@@ -106,6 +106,18 @@ class Parameters:
                     f"{where}: the lock key {template!r} names {first!r}, "
                     f"but the parameters are {', '.join(self._names) or 'none'}"
                 )
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters that a caller fills.
+
+    Celery's autoretry wraps the bound ``run`` of a task in a plain function and copies its
+    ``__signature__``, where ``self`` is still a parameter. The method below knows better.
+    """
+    layer: Any = function
+    while not inspect.ismethod(layer) and hasattr(layer, "__wrapped__"):
+        layer = layer.__wrapped__
+    return inspect.signature(layer if inspect.ismethod(layer) else function)
 
 
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """single_instance: says how a task is locked, below or above ``@app.task``.
 
 Below, it marks the function; above, it finds the task. Either way the task becomes a
-:class:`LockedTask`, if need be by adding that class to the one it has: when the app is finalised,
-when a worker starts, and at the latest when the function is about to run. A marked function that
-is run by no task at all refuses, so that nothing ever runs silently unlocked.
+:class:`LockedTask`, if need be by adding that class to the one it has: when Celery binds the task
+to its app, and at the latest when the function is about to run. A marked function that is run by no
+task at all refuses, so that nothing ever runs silently unlocked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from celery import Task, current_task, signals
-from celery._state import connect_on_app_finalize
+from celery import Task, current_task
 from celery.local import PromiseProxy, Proxy
 
 from celery_locks import keys
@@ -22,7 +21,7 @@ from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import hooks
 from celery_locks.integration.execution import current_execution
-from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.once import Reuse
 
@@ -93,7 +92,7 @@ def _marked(function: Any, words: dict[str, Any]) -> Any:
 
 
 def _run_late(locked: Any, words: dict[str, Any], args: Any, kwargs: Any) -> Any:
-    """The task was made after the app was finalised, outside a worker: lock it from now on."""
+    """The task was put into the registry by hand and never bound: lock it from now on."""
     task = current_task._get_current_object() if current_task else None
     if task is None or getattr(task.run, MARK, None) is not words:
         raise LockUsageError(
@@ -116,25 +115,30 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     type(task)._lock_said = {**words, **type(task)._lock_said}
     key = type(task)._lock_said["key"]
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.Parameters(task.run).check(key, f"task {task.name}")
+        parameters_of(task).check(key, f"task {task.name}")
 
 
-def _lock_marked_tasks(app: Any) -> None:
-    for task in list(app._tasks.values()):
-        words = getattr(task.run, MARK, None)
-        if words is not None and not isinstance(task, LockedTask):
+def _watch_new_tasks() -> None:
+    """Lock each marked task when Celery binds it to an app, before anybody can publish it.
+
+    Every task passes ``Task.bind``, however and whenever it is made: below or above other
+    decorators, by ``shared_task``, by ``register_task``, also after the app was finalised.
+    Celery has no signal for that.
+    """
+    plain_bind = Task.bind.__func__
+
+    @functools.wraps(plain_bind)
+    def bind(cls: Any, app: Any) -> Any:
+        bound = plain_bind(cls, app)
+        task = app._tasks.get(cls.name)
+        words = getattr(cls.run, MARK, None)
+        if words is not None and type(task) is cls and not isinstance(task, LockedTask):
             make_locked(task, words)
+        return bound
+
+    Task.bind = classmethod(bind)
 
 
-@connect_on_app_finalize  # type: ignore[untyped-decorator]
-def _when_finalised(app: Any) -> None:
-    app.on_after_finalize.connect(lambda sender=None, **_: _lock_marked_tasks(app), weak=False)
-
-
-@signals.worker_init.connect(weak=False)  # type: ignore[untyped-decorator]
-def _when_a_worker_starts(sender: Any = None, **_: Any) -> None:
-    _lock_marked_tasks(sender.app)
-
-
-# Not with the first task: a marked one becomes a LockedTask when the worker starts, at the latest.
+_watch_new_tasks()
+# Not with the first task: a marked one becomes a LockedTask when it runs, at the latest.
 hooks.connect()
