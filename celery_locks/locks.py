@@ -21,6 +21,7 @@ from celery_locks.model import (
     LockInfo,
     LockSpec,
     check_name,
+    check_not_reserved,
     this_process,
 )
 from celery_locks.store.base import Call, Flow, Store, drive
@@ -66,6 +67,7 @@ def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
 
 
 def spec_of(name: str, default_ttl: float, asked: Asked) -> LockSpec:
+    check_not_reserved(name)
     return LockSpec(
         name,
         asked.get("ttl", default_ttl),

@@ -24,6 +24,11 @@ NAME_BYTES = 512
 MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
 REPLACED = 1_000_000  # more than the retries of any task
+# The locks that this library makes beside those that users name. No user's name ends so.
+QUEUED = " (queued)"  # of a message, from publish to start
+CLAIMED = " (claim)"  # around the creation of a claim's value
+BUFFERED = " (buffer)"  # of one user of a buffer
+RESERVED_ENDINGS = (QUEUED, CLAIMED, BUFFERED)
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
 
@@ -79,6 +84,15 @@ def check_name(name: object) -> None:
     if size > NAME_BYTES:
         raise LockUsageError(
             f"the lock name {name[:40]!r}… is {size} bytes long; {NAME_BYTES} is the most"
+        )
+
+
+def check_not_reserved(name: object) -> None:
+    """Refuse to users the names that only this library gives."""
+    if isinstance(name, str) and name.endswith(RESERVED_ENDINGS):
+        raise LockUsageError(
+            f"the lock name {name!r} ends as those that celery-locks makes itself "
+            f"({', '.join(map(repr, RESERVED_ENDINGS))}); choose another name"
         )
 
 

@@ -76,7 +76,8 @@ def _apply(target: Any, words: dict[str, Any]) -> Any:
 def _marked(function: Any, words: dict[str, Any]) -> Any:
     key = words["key"]
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.Parameters(function).check(key, f"@single_instance of {function.__qualname__}")
+        parameters = keys.Parameters(function, task=function.__name__)
+        parameters.check(key, f"@single_instance of {function.__qualname__}")
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:

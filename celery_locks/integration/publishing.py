@@ -38,9 +38,9 @@ from celery_locks.integration.header import HEADER
 from celery_locks.integration.naming import lock_name
 from celery_locks.keeper import keeper
 from celery_locks.lease import Lease
-from celery_locks.model import MIN_TTL, Conflict, Holder, LockSpec, this_process
+from celery_locks.model import MIN_TTL, QUEUED, Conflict, Holder, LockSpec, this_process
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import QUEUED, Besides, TookPlace, queued_token
+from celery_locks.store.verbs import Besides, TookPlace, queued_token
 
 logger = logging.getLogger("celery_locks")
 

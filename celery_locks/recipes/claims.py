@@ -11,7 +11,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.lease import BaseLease
 from celery_locks.locks import Locks
-from celery_locks.model import LockSpec
+from celery_locks.model import CLAIMED, LockSpec
 from celery_locks.once import RESULT_BYTES, Once, Repeat, parted
 from celery_locks.recipes.once import JSON, begin, give_up, release
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
@@ -179,4 +179,4 @@ def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
 
 def _name(key: object) -> str:
     """The lock around the creation; not the key itself, which its user may lock too."""
-    return "claim:" + check_key("claim", key)
+    return check_key("claim", key) + CLAIMED

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import (
+    QUEUED,
     QUEUED_TOKEN,
     Conflict,
     Holder,
@@ -35,8 +36,6 @@ PAGE = 40
 CLAIM = 1.0
 
 
-# What the name of a lock from publish to start ends in; it lives beside the lock of the run.
-QUEUED = " (queued)"
 # The attempt that a replaced message is marked to have ended with (as in acquire.lua).
 SUPERSEDED = 10**15
 

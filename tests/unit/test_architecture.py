@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 LAYERS = (
     {"errors", "model", "clock", "events", "logs", "native"},
     {"store"},
-    {"lease", "once", "options", "policy", "keys", "settings"},
+    {"lease", "once", "options", "policy", "keys", "key_template", "key_text", "settings"},
     {"debts", "keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
