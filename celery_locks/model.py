@@ -27,8 +27,7 @@ REPLACED = 1_000_000  # more than the retries of any task
 # The locks that this library makes beside those that users name. No user's name ends so.
 QUEUED = " (queued)"  # of a message, from publish to start
 CLAIMED = " (claim)"  # around the creation of a claim's value
-BUFFERED = " (buffer)"  # of one user of a buffer
-RESERVED_ENDINGS = (QUEUED, CLAIMED, BUFFERED)
+RESERVED_ENDINGS = (QUEUED, CLAIMED)
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
 

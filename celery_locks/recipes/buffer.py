@@ -19,7 +19,7 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
-from celery_locks.model import BUFFERED, Conflict, LockSpec, this_process
+from celery_locks.model import Conflict, LockSpec, this_process
 from celery_locks.recipes.once import release
 from celery_locks.recipes.values import as_json, check_count, check_key
 from celery_locks.store.base import Flow
@@ -64,12 +64,9 @@ class _BufferFlows:
         self._verbs = RecipeVerbs(locks.verbs)
 
     def lock_name(self, user: str) -> str:
-        """``buffer:user (buffer)``. A colon in the buffer's name is quoted, to be no other's end.
-
-        Not ``buffer:user``: the task that absorbs may well be locked by that.
-        """
+        """``buffer:user``. A colon in the buffer's own name is quoted, to be no other's end."""
         buffer = self.name.replace("%", "%25").replace(":", "%3A")
-        name = f"{buffer}:{check_key('a user of a buffer', user)}{BUFFERED}"
+        name = f"{buffer}:{check_key('a user of a buffer', user)}"
         return check_key("a buffer's name and its user together", name)
 
     def _place(self, user: str) -> Place:

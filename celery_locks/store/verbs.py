@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import (
+    CLAIMED,
     QUEUED,
     QUEUED_TOKEN,
     Conflict,
@@ -150,7 +151,7 @@ class Verbs:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
         if len(self.roots) == 1:
             return self.roots[0]
-        return self.roots[zlib.crc32(name.removesuffix(QUEUED).encode()) % len(self.roots)]
+        return self.roots[zlib.crc32(_spread_by(name).encode()) % len(self.roots)]
 
     def acquire(
         self,
@@ -281,6 +282,16 @@ class Verbs:
         if inner != "0":
             return f"{shard}:{inner}"
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
+
+
+def _spread_by(name: str) -> str:
+    """What decides a lock's shard: a message's lock is in that of its run.
+
+    The shard of a claim never changes, whatever its lock is called: the bindings are there.
+    """
+    if name.endswith(CLAIMED):
+        return "claim:" + name.removesuffix(CLAIMED)
+    return name.removesuffix(QUEUED)
 
 
 def queued_token(task_id: str, *, again: bool = False) -> str:

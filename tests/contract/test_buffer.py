@@ -56,7 +56,7 @@ def test_buffers_whose_names_look_alike_share_nothing(locks: Locks) -> None:
 def test_buffer_lock_name_is_the_plain_one_where_it_can_be() -> None:
     """What waits on a server from before must be found."""
     locks = Locks.from_url("redis://nowhere")
-    assert Buffer(locks, "memory").lock_name("ann:1%") == "memory:ann:1% (buffer)"
+    assert Buffer(locks, "memory").lock_name("ann:1%") == "memory:ann:1%"
 
 
 def test_buffer_refuses_what_no_lock_can_be_named() -> None:

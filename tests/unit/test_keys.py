@@ -234,7 +234,7 @@ def test_different_arguments_have_different_names(texts: list[str], data: st.Dat
     assert (one == two) == (canonical(calls[0]) == canonical(calls[1]))
 
 
-@pytest.mark.parametrize("ending", [" (queued)", " (claim)", " (buffer)"])
+@pytest.mark.parametrize("ending", [" (queued)", " (claim)"])
 def test_no_name_ends_as_one_of_ours(ending: str) -> None:
     """A value that ends in " (queued)" once captured another user's message."""
     for name in (
