@@ -8,7 +8,7 @@ keyword and an explicit default equals an omitted one. How a value becomes text 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_locks.errors import LockUsageError
@@ -27,6 +27,7 @@ class Parameters:
         found = self._signature.parameters.values()
         self._names = tuple(p.name for p in found)
         self._are_positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
+        self._takes_any = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found)
         self._keywords = next((p.name for p in found if p.kind is p.VAR_KEYWORD), None)
         self._task = None if TASK in self._names else task
         self._plans: dict[str, Plan | None] = {}
@@ -61,6 +62,11 @@ class Parameters:
     def template(self, text: str) -> Template:
         return parsed(text, self._task)
 
+    def without_task(self, text: str) -> str:
+        """The template with the task's name for ``{task}``; equal ones share their locks."""
+        template = self.template(text)
+        return template.before + "".join(f"{{{it.text}}}{it.after}" for it in template.fields)
+
     def _planned(self, template: str) -> Plan | None:
         plan = self.template(template).plan(self._names)
         if len(self._plans) < _MOST_PLANS:  # a call may bring a key of its own, each another one
@@ -77,6 +83,23 @@ class Parameters:
             )
         except LockUsageError as error:
             raise LockUsageError(f"{where}: {error}") from None
+
+    def check_function(self, key: Callable[..., Any], where: str) -> None:
+        """Refuse a key function that no call of the function could be named by."""
+        taken = None if self._takes_any else _own_signature(key)
+        if taken and not any(_binds(taken, *call) for call in self._calls()):
+            raise LockUsageError(
+                f"{where}: the key function {_shown(key, taken)} cannot take the task's arguments "
+                f"{self._signature}; it is called with what the task is called with"
+            )
+
+    def _calls(self) -> Iterator[tuple[list[str], dict[str, str]]]:
+        """The shortest and the longest call, by position and by keyword; the values are names."""
+        found = list(self._signature.parameters.values())
+        for chosen in ([p for p in found if p.default is p.empty], found):
+            by_position = [p.name for p in chosen if p.kind is not p.KEYWORD_ONLY]
+            yield by_position, {p.name: "" for p in chosen if p.kind is p.KEYWORD_ONLY}
+            yield [], {p.name: "" for p in chosen}
 
 
 def _by_plan(plan: Plan, args: Sequence[Any]) -> str | None:
@@ -118,12 +141,44 @@ def from_template(template: str, arguments: Mapping[str, Any]) -> str:
 
 
 def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    name = key(*args, **kwargs)
+    try:
+        name = key(*args, **kwargs)
+    except TypeError as error:
+        taken = _own_signature(key)
+        if taken is None or _binds(taken, args, kwargs):
+            raise  # of the function's own making
+        raise LockUsageError(
+            f"the key function {_shown(key, taken)} does not take the arguments of this call: "
+            f"{error}"
+        ) from None
     if not isinstance(name, str) or not name:
         raise LockUsageError(
-            f"the lock key function {key!r} returned {name!r}; it must return a text"
+            f"the key function {_named(key)} returned {name!r}; it must return a text"
         )
     return shortened(name)
+
+
+def _own_signature(key: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(key)
+    except (TypeError, ValueError):
+        return None  # some that are written in C have none
+
+
+def _binds(taken: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        taken.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _named(key: Callable[..., Any]) -> str:
+    return getattr(key, "__qualname__", None) or repr(key)
+
+
+def _shown(key: Callable[..., Any], taken: inspect.Signature) -> str:
+    return f"{_named(key)}{taken}"
 
 
 __all__ = ["NAME_LENGTH", "Parameters", "from_all", "from_callable", "from_template", "shortened"]

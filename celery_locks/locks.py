@@ -20,6 +20,7 @@ from celery_locks.model import (
     Holder,
     LockInfo,
     LockSpec,
+    Wait,
     check_name,
     check_not_reserved,
     this_process,
@@ -45,7 +46,7 @@ class Asked(TypedDict, total=False):
 
     ttl: float
     limit: int
-    wait: float | None
+    wait: Wait | None
     at_least: float
     reentrant: bool
     on_lost: OnLost | None

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from celery_locks.errors import LockUsageError
 
@@ -30,6 +30,9 @@ CLAIMED = " (claim)"  # around the creation of a claim's value
 RESERVED_ENDINGS = (QUEUED, CLAIMED)
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
+
+FOREVER = 10 * 365 * 86400.0  # seconds; what ``wait="forever"`` means
+Wait = float | Literal["forever"]
 
 # Of those who say nothing extra; nobody writes into it.
 _NOTHING: Mapping[str, Any] = {}
@@ -53,19 +56,14 @@ class LockSpec(_Spec):
         name: str,
         ttl: float = DEFAULT_TTL,
         limit: int = 1,
-        wait: float | None = None,
+        wait: Wait | None = None,
         at_least: float = 0.0,
     ) -> Self:
         check_name(name)
         check_ttl(ttl)
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise LockUsageError(
-                f"limit of lock {name!r} is {limit!r}; it must be a whole number from 1"
-            )
-        if wait is not None:
-            check_seconds("wait", wait)
+        check_limit(limit)
         check_seconds("at_least", at_least)
-        return super().__new__(cls, name, ttl, limit, wait, at_least)
+        return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 
     def named(self, name: str) -> Self:
         """The same for another lock; only the name is new, and checked."""
@@ -95,20 +93,41 @@ def check_not_reserved(name: object) -> None:
         )
 
 
-def check_ttl(ttl: object) -> None:
+def check_ttl(ttl: object, option: str = "ttl") -> None:
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
-        raise LockUsageError(f"ttl must be a finite number of seconds, not {ttl!r}")
+        raise LockUsageError(f"{option} must be a finite number of seconds, not {ttl!r}")
     if ttl < MIN_TTL:
         raise LockUsageError(
-            f"ttl is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
+            f"{option} is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
             "A lock is given back at once when its work ends: a longer ttl costs nothing"
         )
+    check_seconds(option, ttl)
+
+
+def check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise LockUsageError(f"limit is {limit!r}; it must be a whole number from 1")
+
+
+def patience_of(wait: object) -> float | None:
+    """Seconds to wait for a busy lock; None: not at all."""
+    if wait == "forever":
+        return FOREVER
+    if wait is not None and not _is_seconds(wait):
+        raise LockUsageError(f"wait must be a number of seconds from 0, or 'forever', not {wait!r}")
+    return wait  # type: ignore[return-value]
 
 
 def check_seconds(option: str, value: object) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+    if not _is_seconds(value):
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
+    if value > FOREVER:  # type: ignore[operator]
+        raise LockUsageError(f"{option} is {value!r} s; ten years is the most")
+
+
+def _is_seconds(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
 
 
 class Holder(NamedTuple):

@@ -21,8 +21,10 @@ from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import hooks
 from celery_locks.integration.execution import current_execution
-from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.task import MARK, LockedTask
+from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
+from celery_locks.model import Wait
 from celery_locks.once import Reuse
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +39,7 @@ def single_instance(
     ttl: float = ...,
     limit: int = ...,
     on_conflict: lock_options.OnConflict | lock_options.OnPublish | Mapping[str, str] = ...,
-    wait: float | None = ...,
+    wait: Wait = ...,
     on_retry: lock_options.OnRetry = ...,
     on_lost: lock_options.OnLost = ...,
     on_unavailable: lock_options.OnUnavailable = ...,
@@ -61,23 +63,42 @@ def single_instance(target: Any = None, /, **said: Any) -> Any:
 def _apply(target: Any, words: dict[str, Any]) -> Any:
     kind = type(target)
     if kind is PromiseProxy:
-        target.__then__(lambda: make_locked(target._get_current_object(), words))
+        target.__then__(lambda: _lock_above(target._get_current_object(), words))
         return target
     if kind is Proxy:
         raise LockUsageError("@single_instance cannot stand above @shared_task; write it below")
     if isinstance(target, Task):
-        make_locked(target, words)
+        _lock_above(target, words)
         return target
-    if inspect.iscoroutinefunction(target) or not inspect.isfunction(target):
+    if isinstance(target, str):
+        raise LockUsageError(
+            f"@single_instance takes its options by name; write @single_instance(key={target!r})"
+        )
+    if not inspect.isfunction(target):
         raise LockUsageError(f"@single_instance is for tasks and their functions, not {target!r}")
     return _marked(target, words)
 
 
+def _lock_above(task: Any, words: dict[str, Any]) -> None:
+    if hasattr(task.run, MARK) or "_lock_above" in vars(type(task)):
+        raise _twice(f"task {task.name}")
+    make_locked(task, words)
+    type(task)._lock_above = True
+
+
+def _twice(what: str) -> LockUsageError:
+    return LockUsageError(
+        f"{what} has @single_instance twice (@idempotent counts too); write all options in one"
+    )
+
+
 def _marked(function: Any, words: dict[str, Any]) -> Any:
-    key = words["key"]
+    where, key = f"@single_instance of {function.__qualname__}", words["key"]
+    refuse_coroutine(function, where)
+    if hasattr(function, MARK):
+        raise _twice(function.__qualname__)
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        parameters = keys.Parameters(function, task=function.__name__)
-        parameters.check(key, f"@single_instance of {function.__qualname__}")
+        keys.Parameters(function, task=function.__name__).check(key, where)
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:
@@ -110,13 +131,13 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     """Turn a task into a LockedTask, in place; once done, only its options are set."""
     if not isinstance(task, LockedTask):
         cls = type(task)
+        refuse_unprefixed(vars(cls), f"task {task.name}")
         task.__class__ = type(cls.__name__, (LockedTask, cls), {"__module__": cls.__module__})
         type(task)._lock_watch_start()
         task.__trace__ = None
     type(task)._lock_said = {**words, **type(task)._lock_said}
-    key = type(task)._lock_said["key"]
-    if isinstance(key, str) and key != BY_ARGUMENTS:
-        parameters_of(task).check(key, f"task {task.name}")
+    type(task)._lock_own = {**words, **type(task)._lock_own}
+    check_task(task, task.app)
 
 
 def _watch_new_tasks() -> None:

@@ -10,6 +10,7 @@ from celery.exceptions import Retry
 from celery.states import RETRY
 
 from celery_locks import options as lock_options
+from celery_locks import settings
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
 from celery_locks.integration import hooks
@@ -20,14 +21,21 @@ from celery_locks.integration.execution import (
     current_lease,
 )
 from celery_locks.integration.header import HEADER
-from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import as_sent, pending, publish
+from celery_locks.integration.task_checks import (
+    ATTRIBUTES,
+    MISPLACED,
+    check_task,
+    refuse_coroutine,
+    refuse_misplaced,
+    refuse_unprefixed,
+)
 from celery_locks.integration.unlocked import Unlocked
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
-_ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
 _UNLOCKED = LockOptions(enabled=False)
 
@@ -64,36 +72,37 @@ class LockedTask(_TypedTask[P, R_co]):
     Request = "celery_locks.integration.request:LockRequest"
 
     _lock_said: Mapping[str, Any] = {}
+    _lock_own: Mapping[str, Any] = {}  # what of it is written on this very class or its function
     _lock_usual: tuple[Any, LockOptions] | None = None
     _lock_is_around_call = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        said = {word: vars(cls)[name] for name, word in _ATTRIBUTES.items() if name in vars(cls)}
+        where = f"task {cls.__name__}"
+        said = {word: vars(cls)[name] for name, word in ATTRIBUTES.items() if name in vars(cls)}
         unknown = [
-            n for n in vars(cls) if n.startswith("lock_") and n not in _ATTRIBUTES and n not in _OWN
+            n for n in vars(cls) if n.startswith("lock_") and n not in ATTRIBUTES and n not in _OWN
         ]
         for name in unknown:
-            lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
+            lock_options.checked({name.removeprefix("lock_"): None}, where)
+        refuse_unprefixed(vars(cls), where)
         cls._lock_is_around_call = super().__call__ is not Task.__call__
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
         run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
-        marked = getattr(getattr(run, "__func__", run), MARK, None) or {}
-        cls._lock_said = {
-            **cls._lock_said,
-            **marked,
-            **lock_options.checked(said, f"task {cls.__name__}"),
-        }
+        run = getattr(run, "__func__", run)
+        if said.get("enabled", True):
+            refuse_coroutine(run, where)
+        cls._lock_own = {**getattr(run, MARK, {}), **lock_options.checked(said, where)}
+        cls._lock_said = {**cls._lock_said, **cls._lock_own}
 
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
         hooks.connect()
         cls._lock_watch_start()
-        key = cls._lock_said.get("key")
-        if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
-            parameters_of(cls()).check(key, f"task {cls.name}")
+        if cls.name:
+            check_task(cls(), app)
         return bound
 
     @classmethod
@@ -109,10 +118,10 @@ class LockedTask(_TypedTask[P, R_co]):
         """Settings, then the task, then the call."""
         if apps.unlocked_by:
             return _UNLOCKED
-        settings = locks_of(self.app).settings.task
+        defaults = locks_of(self.app).settings.task
         if said_by_call:
-            return lock_options.combined(settings, self._lock_said, said_by_call)
-        made_from = (settings, self._lock_said)
+            return lock_options.combined(defaults, self._lock_said, said_by_call)
+        made_from = (defaults, self._lock_said)
         if self._lock_usual is None or self._lock_usual[0] != made_from:
             self._lock_usual = (made_from, lock_options.combined(*made_from))
         return self._lock_usual[1]
@@ -166,6 +175,8 @@ class LockedTask(_TypedTask[P, R_co]):
         """
         if positional:
             options = dict(zip(_POSITIONAL, positional, strict=False)) | options
+        if not MISPLACED.isdisjoint(options):
+            refuse_misplaced(self, options)
         if lock is not None:
             options = _with_lock(self, lock, options)
         note = (options.get("headers") or {}).get(HEADER) or {}
@@ -180,6 +191,14 @@ class LockedTask(_TypedTask[P, R_co]):
         """Whether a call with these arguments is queued or running; nothing is published."""
         return pending(self, self.lock_options(), args, kwargs)
 
+    def lock_name(self, *args: Any, **kwargs: Any) -> str | None:
+        """The name of the lock for a call with these arguments, as ``Locks.hold`` takes it.
+
+        None for a task that is locked by its id.
+        """
+        options = lock_options.combined(settings.task_options(self.app), self._lock_said)
+        return lock_name(self, options, args, kwargs)
+
     def apply(
         self,
         args: Any = None,
@@ -188,6 +207,8 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> EagerResult[R_co]:
+        if not MISPLACED.isdisjoint(options):
+            refuse_misplaced(self, options)
         if lock is not None:
             options = _with_lock(self, lock, options)
         return super().apply(args, kwargs, *positional, **options)
@@ -234,7 +255,7 @@ def _last_link(sig: Mapping[str, Any]) -> Any:
     return (parts.get("tasks") or [None])[-1] if sig.get("subtask_type") == "chain" else None
 
 
-_OWN = {"lock_options", "lock"}
+_OWN = {"lock_options", "lock_name", "lock"}
 # The parameters of Celery's apply_async after args and kwargs, for those who pass them in order.
 _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
@@ -247,13 +268,14 @@ def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> d
 
 def _checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one call, which travel in a header and so must be plain."""
-    where = "apply_async(lock=…)"
+    where = f"task {task.name}: apply_async(lock=…)"
     words = lock_options.checked(said, where)
     key = words.get("key")
     if callable(key):
         raise LockUsageError(f"{where}: a key for one call must be a text")
     if key is not None:
         parameters_of(task).check(key, where)
+    lock_options.refuse_idle(words, task.lock_options(words), where)
     return words
 
 
