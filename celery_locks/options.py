@@ -83,7 +83,12 @@ class LockOptions:
 
 
 # on_publish is said as a part of on_conflict.
-WORDS = tuple(one.name for one in fields(LockOptions) if one.init and one.name != "on_publish")
+DEFAULTS: dict[str, Any] = {
+    option.name: option.default
+    for option in fields(LockOptions)
+    if option.init and option.name != "on_publish"
+}
+WORDS = tuple(DEFAULTS)
 
 
 def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
 from celery_locks.model import Wait
 from celery_locks.once import Reuse
+from celery_locks.signatures import shows_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,8 +53,43 @@ def single_instance(
     once: float = ...,
     reuse: Reuse = ...,
 ) -> Callable[[F], F]: ...
+@shows_options(lock_options.DEFAULTS, lock_options.LockOptions.__annotations__)
 def single_instance(target: Any = None, /, **said: Any) -> Any:
-    """One run at a time for each key; without a key, for each set of arguments."""
+    """Run a task once at a time for each key; without a key, for each set of arguments.
+
+        @app.task
+        @single_instance(key="invoice:{number}", on_conflict="requeue")
+        def bill(number): ...
+
+    Write it below ``@app.task`` or ``@shared_task``, or above ``@app.task``. The app's settings
+    ``locks_ttl``, ``locks_wait``, … are the defaults of the options.
+
+    ``key``: template over the parameters, and ``{task}``; or a function of the call's arguments
+    that returns the name. ``ttl``: seconds that the lock outlives a process that dies; it is
+    renewed while the task runs. ``limit``: how many may run at once.
+
+    ``on_conflict``: what a run does that finds the lock busy: "skip" ends it with a result that
+    says so, "raise" fails it with ``LockConflict``, "requeue" sends the message again later,
+    "wait" waits in line. For calls that find another in the queue (with a queued ``scope``):
+    "return_existing", "raise", "replace", "allow". For both: ``{"publish": …, "run": …}``.
+    ``wait``: seconds of patience with "wait" and "requeue", or "forever"; alone it means
+    ``on_conflict="wait"``.
+
+    ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
+    (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts
+    keeps its place. ``debounce``: seconds after the first call in which later ones replace it.
+
+    ``once``: seconds for which done work is not done again; repeats get the saved result.
+    ``reuse``: what may run again then: "failed_only", "never", "always".
+    ``at_least``: seconds that the lock stays taken, counted from the start of the run.
+
+    ``on_retry``: "release" or "keep" the lock until the next attempt. ``on_lost``: "raise"
+    ``LeaseLost`` in the running task, or "warn" only. ``on_stop``: raise ``StopRequested`` in the
+    task ("raise"), or leave it to ``self.lock.check()`` ("check"). ``on_unavailable``: without the
+    lock server "requeue", "run" unlocked, or "fail". ``enabled``: False switches the lock off.
+
+    Raises ``LockUsageError`` if an option is wrong or has no effect.
+    """
     words = {"key": BY_ARGUMENTS, **lock_options.checked(said, "@single_instance")}
     if target is None:
         return lambda it: _apply(it, words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from celery import Task, signals
 from celery.exceptions import Retry
@@ -39,16 +39,21 @@ from celery_locks.options import LockOptions
 MARK = "__celery_locks__"
 _UNLOCKED = LockOptions(enabled=False)
 
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
-
 if TYPE_CHECKING:
     from celery.result import AsyncResult, EagerResult
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
 
     class _TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
         """A task as the stubs of celery-types have it."""
 
 else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R_co = TypeVar("R_co", covariant=True)
 
     class _TypedTask(Task):
         """Celery before 5.7 cannot be subscripted, and no Celery takes an alias as ``base``."""
@@ -60,10 +65,21 @@ else:
 
 
 class LockedTask(_TypedTask[P, R_co]):
-    """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
+    """A task that holds a lock while it runs.
 
-    Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
-    per task id: this very message never runs twice at once.
+        @app.task(base=LockedTask, bind=True, lock_key="invoice:{number}", lock_ttl=30)
+        def bill(self, number):
+            write(number, fence=self.lock.fence)
+
+    Use it as ``base=LockedTask``, as the base of a class of your own, or for all tasks of an app:
+    ``Celery(task_cls="celery_locks:LockedTask")``. The options are those of ``single_instance``
+    with ``lock_`` before them, as options of ``@app.task`` or in the class body;
+    ``apply_async(lock={"ttl": 60})`` says them for one call. Without a key the lock is per task id:
+    this very message never runs twice at once.
+
+    ``self.lock`` is the lease, ``pending(…)`` tells whether a call is queued or running,
+    ``lock_name(…)`` its lock's name. A wrong option raises ``LockUsageError`` when the task is
+    made; a run raises as its options say (``on_conflict``, ``on_lost``, ``on_unavailable``).
 
     For type checkers it has parameters, ``LockedTask[[int, str], None]``, also as ``base``.
     """
