@@ -77,7 +77,7 @@ class LockOptions:
         """
         patience = patience_of(self.wait)
         object.__setattr__(self, "patience", FOREVER if patience is None else patience)
-        waits = self.wait if self.on_conflict == "wait" else None
+        waits = self.patience if self.on_conflict == "wait" else None
         spec = LockSpec("unnamed", self.ttl, self.limit, waits, self.at_least)
         object.__setattr__(self, "spec", spec)
 

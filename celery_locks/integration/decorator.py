@@ -168,12 +168,24 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     if not isinstance(task, LockedTask):
         cls = type(task)
         refuse_unprefixed(vars(cls), f"task {task.name}")
-        task.__class__ = type(cls.__name__, (LockedTask, cls), {"__module__": cls.__module__})
+        body = {"__module__": cls.__module__, **_lock_attributes(cls)}
+        task.__class__ = type(cls.__name__, (LockedTask, cls), body)
         type(task)._lock_watch_start()
         task.__trace__ = None
     type(task)._lock_said = {**words, **type(task)._lock_said}
     type(task)._lock_own = {**words, **type(task)._lock_own}
     check_task(task, task.app)
+
+
+def _lock_attributes(cls: Any) -> dict[str, Any]:
+    """What a plain task says with ``lock_…``, itself or by its bases."""
+    classes = reversed(cls.__mro__)
+    return {
+        name: value
+        for one in classes
+        for name, value in vars(one).items()
+        if name.startswith("lock_")
+    }
 
 
 def _watch_new_tasks() -> None:

@@ -117,8 +117,8 @@ class LockedTask(_TypedTask[P, R_co]):
         bound = super().bind(app)
         hooks.connect()
         cls._lock_watch_start()
-        if cls.name:
-            check_task(cls(), app)
+        if cls._lock_said:
+            check_task(app._tasks.get(cls.name) or cls(), app)
         return bound
 
     @classmethod

@@ -341,6 +341,43 @@ def test_the_decorator_and_the_attributes_add_up(app: Celery) -> None:
     assert (options.ttl, options.limit, options.key) == (9, 2, "both:{n}")
 
 
+@pytest.mark.parametrize("above", [False, True])
+def test_attributes_count_on_a_plain_task_too(app: Celery, above: bool) -> None:
+    """``lock_ttl`` beside the decorator, without ``base=LockedTask``, was once left unread."""
+
+    class Base(Task):
+        abstract = True
+        lock_limit = 2
+
+    def work(n: int) -> None: ...
+
+    mark = single_instance(key="both:{n}", ttl=5)
+    as_task = app.task(name="plain", base=Base, lock_ttl=9, shared=False)
+    task: Any = mark(as_task(work)) if above else as_task(mark(work))
+    options = task.lock_options()
+    assert (options.ttl, options.limit, options.key) == (9, 2, "both:{n}")
+    with pytest.raises(LockUsageError, match="no lock option 'timeout'"):
+        app.task(name="wrong", lock_timeout=5, lazy=False, shared=False)(
+            single_instance(key="both:{n}")(work)
+        )
+
+
+def test_a_task_whose_class_needs_arguments_is_locked(app: Celery) -> None:
+    """What is checked is the task that is there; no second one is made for that."""
+
+    class Work(LockedTask):
+        name = "work"
+        lock_key = "work:{n}"
+
+        def __init__(self, store: str) -> None:
+            self.store = store
+
+        def run(self, n: int) -> tuple[str, str | None]:
+            return self.store, held()
+
+    assert app.register_task(Work("s3"))(7) == ("s3", "work:7")
+
+
 def test_options_are_inherited_by_classes(app: Celery) -> None:
     class Careful(LockedTask):
         abstract = True
