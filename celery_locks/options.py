@@ -177,7 +177,8 @@ def combined(settings: Mapping[str, Any] | None = None, *said: Mapping[str, Any]
         )
     if words.get("once") and words.get("limit", 1) > 1:
         raise LockUsageError(
-            f"once with limit {words['limit']}: so many could do the work before it is done once"
+            f"once with limit {words['limit']}: several could do the work at the same time before "
+            "it is done once; leave limit out"
         )
     if any("wait" in more for more in said):
         words.setdefault("on_conflict", "wait")

@@ -52,5 +52,9 @@ def check_task(task: Any, app: Any) -> None:
     elif key is not None and key != BY_ARGUMENTS:
         parameters_of(task).check(key, where)
     if task._lock_own:
-        options = lock_options.combined(settings.task_options(app), task._lock_said)
+        defaults = settings.task_options(app)
+        try:
+            options = lock_options.combined(defaults, task._lock_said)
+        except LockUsageError as error:
+            raise LockUsageError(f"{where}: {error}") from None
         lock_options.refuse_idle(task._lock_own, options, where)

@@ -67,6 +67,11 @@ def test_idle_options_of_a_task_are_refused(
         app.register_task(type("Classy", (LockedTask,), body)())
 
 
+def test_options_that_contradict_each_other_are_refused(app: Celery) -> None:
+    with pytest.raises(LockUsageError, match=r"task paid: once with limit 2: .*; leave"):
+        app.task(name="paid", shared=False)(single_instance(key="b:{n}", once=9, limit=2)(bill))
+
+
 @pytest.mark.parametrize(("options", "sentence"), IDLE)
 def test_idle_options_of_a_call_are_refused(
     app: Celery, options: dict[str, Any], sentence: str
