@@ -74,7 +74,8 @@ class Template:
         path = tuple((attribute or item, bool(attribute)) for attribute, item in steps)
         if any(name.startswith("__") for name, is_attribute in path if is_attribute):
             raise self._refused(f"has {{{place}}}; names that begin with '__' are not read")
-        if "{" in spec or any(int(width) > _MAX_WIDTH for width in re.findall(r"[0-9]+", spec)):
+        widths = re.findall(r"\d+", spec)
+        if "{" in spec or any(len(width) > 3 or int(width) > _MAX_WIDTH for width in widths):
             raise self._refused(
                 f"has the format {spec!r}; a width must be a number up to {_MAX_WIDTH}"
             )

@@ -61,7 +61,8 @@ class LockSpec(_Spec):
     ) -> Self:
         check_name(name)
         check_ttl(ttl)
-        check_limit(limit)
+        if type(limit) is not int or limit < 1:
+            check_limit(limit, f"limit of lock {name!r}")
         check_seconds("at_least", at_least)
         return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 
@@ -104,9 +105,9 @@ def check_ttl(ttl: object, option: str = "ttl") -> None:
     check_seconds(option, ttl)
 
 
-def check_limit(limit: object) -> None:
+def check_limit(limit: object, option: str = "limit") -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise LockUsageError(f"limit is {limit!r}; it must be a whole number from 1")
+        raise LockUsageError(f"{option} is {limit!r}; it must be a whole number from 1")
 
 
 def patience_of(wait: object) -> float | None:

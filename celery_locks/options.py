@@ -75,6 +75,7 @@ class LockOptions:
         Only ``on_conflict="wait"`` makes the lock itself wait. With "requeue" the patience is that
         of the message, however often it comes back.
         """
+        check_limit(self.limit)
         patience = patience_of(self.wait)
         object.__setattr__(self, "patience", FOREVER if patience is None else patience)
         waits = self.patience if self.on_conflict == "wait" else None

@@ -254,7 +254,17 @@ def test_no_text_poses_as_a_shortened_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{a:>400000000}", "{a:{b}}", "{a!z}", "{a.__class__}", "{a:.513f}", "{a[}", "{a.}"]
+    "template",
+    [
+        "{a:>400000000}",
+        "{a:>４００００００００}",
+        "{a:{b}}",
+        "{a!z}",
+        "{a.__class__}",
+        "{a:.513f}",
+        "{a[}",
+        "{a.}",
+    ],
 )
 def test_a_format_is_bounded(template: str) -> None:
     """``{x:>400000000}`` once made 1.2 GB."""
