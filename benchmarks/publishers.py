@@ -27,7 +27,7 @@ def _options() -> dict[str, Any]:
     if NAME == "celery-locks":
         from celery_locks import LockedTask
 
-        return {"base": LockedTask, "lock_key": "{key}", "lock_scope": "queued+running"}
+        return {"base": LockedTask, "lock_key": "bench:{key}", "lock_scope": "queued+running"}
     if NAME == "celery-once":
         from celery_once import QueueOnce
 

@@ -16,7 +16,7 @@ from celery_locks.errors import LockConflict
 from celery_locks.flows import Ask, Flows, new_token
 from celery_locks.hints import Hints
 from celery_locks.lease import AsyncLease
-from celery_locks.locks import Asked, Layout, layout_of, runs_in, spec_of
+from celery_locks.locks import Asked, Layout, layout_of, runs_in, shows_asked, spec_of
 from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo, check_name, this_process
 from celery_locks.store.base import AsyncStore, Flow, adrive
 from celery_locks.store.redis import AsyncRedisStore, RedisStore
@@ -45,6 +45,7 @@ class AsyncLocks:
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
+        """As ``Locks.from_url``."""
         locks = cls.__new__(cls)
         locks._setup(AsyncRedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
         return locks
@@ -55,11 +56,17 @@ class AsyncLocks:
     ) -> Self:
         return cls(client, keeper_client=keeper_client, **layout)
 
+    @shows_asked
     async def acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | None:
-        """As ``Locks.acquire``."""
+        """Take a lock: a lease, renewed until it is released; None if others hold the lock.
+
+        ``await lease.release()`` gives it back. Prefer ``hold``, which cannot forget that. Options
+        and exceptions are those of ``hold``.
+        """
         answer = await self._try_acquire(name, new_token(), asked)
         return None if isinstance(answer, Conflict) else answer
 
+    @shows_asked
     async def try_acquire(self, name: str, **asked: Unpack[Asked]) -> AsyncLease | Conflict:
         """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
         return await self._try_acquire(name, new_token(), asked)
@@ -89,11 +96,31 @@ class AsyncLocks:
     def hold(
         self, name: str, *, required: bool, **asked: Unpack[Asked]
     ) -> AbstractAsyncContextManager[AsyncLease | None]: ...
+    @shows_asked
     @asynccontextmanager
     async def hold(
         self, name: str, *, required: bool = True, **asked: Unpack[Asked]
     ) -> AsyncIterator[Any]:
-        """As ``Locks.hold``."""
+        """Hold the lock while the block runs; ``as`` gives the lease.
+
+            async with locks.hold("invoice:42", wait=5) as lease:
+                await write(invoice, fence=lease.fence)
+
+        ``required``: if False, yield None instead of raising when others hold the lock.
+        ``ttl``: seconds that the lock outlives this process; it is renewed while the block runs.
+        ``limit``: how many may hold it at once; the same number everywhere.
+        ``wait``: seconds to wait for it in line, or "forever"; None or 0: not at all.
+        ``at_least``: seconds that it stays taken, counted from the start, if the block is shorter.
+        ``reentrant``: let this asyncio task enter again what it holds already.
+        ``on_lost``: called with the lease when it is lost while the block runs.
+        ``on_stop``: called with the lease when somebody asks its holder to stop.
+        ``holder``: who it is that holds it, for those who look; this process if not said.
+
+        Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
+        of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
+        answer, ``LockUsageError`` if an option is wrong, ``LimitMismatch`` if it is held with
+        another limit.
+        """
         token = new_token()
         lease = await self._try_acquire(name, token, asked)
         if isinstance(lease, Conflict):

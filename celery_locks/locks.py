@@ -20,9 +20,12 @@ from celery_locks.model import (
     Holder,
     LockInfo,
     LockSpec,
+    Wait,
     check_name,
+    check_not_reserved,
     this_process,
 )
+from celery_locks.signatures import shows_options
 from celery_locks.store.base import Call, Flow, Store, drive
 from celery_locks.store.redis import RedisStore
 from celery_locks.store.verbs import DEFAULT_PREFIX, Done, Verbs
@@ -44,12 +47,26 @@ class Asked(TypedDict, total=False):
 
     ttl: float
     limit: int
-    wait: float | None
+    wait: Wait | None
     at_least: float
     reentrant: bool
     on_lost: OnLost | None
     on_stop: OnStop | None
     holder: Holder | None
+
+
+# What each of them is if nobody says it; ``ttl`` is that of the ``Locks``.
+_DEFAULTS: dict[str, Any] = {
+    "ttl": DEFAULT_TTL,
+    "limit": 1,
+    "wait": None,
+    "at_least": 0.0,
+    "reentrant": False,
+    "on_lost": None,
+    "on_stop": None,
+    "holder": None,
+}
+shows_asked = shows_options(_DEFAULTS, Asked.__annotations__)
 
 
 def layout_of(store: Any, options: Layout) -> tuple[Verbs, float]:
@@ -66,6 +83,7 @@ def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
 
 
 def spec_of(name: str, default_ttl: float, asked: Asked) -> LockSpec:
+    check_not_reserved(name)
     return LockSpec(
         name,
         asked.get("ttl", default_ttl),
@@ -96,6 +114,7 @@ class Locks:
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
+        """Locks on the server at this URL; ``prefix``, ``shards`` and ``ttl`` as in ``Layout``."""
         locks = cls.__new__(cls)
         locks._setup(RedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
         return locks
@@ -117,10 +136,19 @@ class Locks:
     def from_client(cls, client: Any, **layout: Unpack[Layout]) -> Self:
         return cls(client, **layout)
 
+    @shows_asked
     def acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | None:
-        """A lease, renewed until it is released; None if others hold the lock.
+        """Take a lock: a lease, renewed until it is released; None if others hold the lock.
 
-        ``wait`` seconds are spent in a first-come-first-served queue before None is the answer.
+        ``lease.release()`` gives it back; so does the death of this process, after ``ttl``.
+        Prefer ``hold``, which cannot forget that. The options are those of ``hold``.
+
+        Raises ``LockUnavailable`` if the lock server gives no usable answer, ``LockUsageError`` if
+        an option is wrong, ``LimitMismatch`` if the lock is held with another limit.
+
+            lease = locks.acquire("report:2024", wait=5)
+            if lease is None:
+                return "somebody else writes the report"
         """
         token = new_token()
         try:
@@ -131,8 +159,9 @@ class Locks:
             self.flows.abandon(token)
             raise
 
+    @shows_asked
     def try_acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | Conflict:
-        """``acquire`` for those who want to know who holds it instead."""
+        """``acquire``, but if others hold the lock the answer says who: a ``Conflict``."""
         token = new_token()
         try:
             return self._try_acquire(name, token, asked)
@@ -166,12 +195,28 @@ class Locks:
     def hold(
         self, name: str, *, required: bool, **asked: Unpack[Asked]
     ) -> AbstractContextManager[Lease | None]: ...
+    @shows_asked
     @contextmanager
     def hold(self, name: str, *, required: bool = True, **asked: Unpack[Asked]) -> Iterator[Any]:
-        """Hold the lock while the block runs.
+        """Hold the lock while the block runs; ``as`` gives the lease.
 
-        Raises ``LockConflict`` when others have it, or with ``required=False`` yields None.
-        Raises ``LeaseLost`` at the end of a block that outlived its lease.
+            with locks.hold("invoice:42", wait=5) as lease:
+                write(invoice, fence=lease.fence)
+
+        ``required``: if False, yield None instead of raising when others hold the lock.
+        ``ttl``: seconds that the lock outlives this process; it is renewed while the block runs.
+        ``limit``: how many may hold it at once; the same number everywhere.
+        ``wait``: seconds to wait for it in line, or "forever"; None or 0: not at all.
+        ``at_least``: seconds that it stays taken, counted from the start, if the block is shorter.
+        ``reentrant``: let this thread enter again what it holds already.
+        ``on_lost``: called with the lease when it is lost while the block runs.
+        ``on_stop``: called with the lease when somebody asks its holder to stop.
+        ``holder``: who it is that holds it, for those who look; this process if not said.
+
+        Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
+        of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
+        answer, ``LockUsageError`` if an option is wrong, ``LimitMismatch`` if it is held with
+        another limit.
         """
         token = new_token()
         try:

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self, TypeGuard
+from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
 from celery_locks.errors import LockUsageError
 from celery_locks.text import printable
@@ -27,8 +27,15 @@ DEFAULT_TTL = 30.0
 MAX_SECONDS = 10 * 365 * 86400.0  # of any option: the server counts in milliseconds
 MAX_LIMIT = 1_000_000
 REPLACED = 1_000_000  # more than the retries of any task
+# The locks that this library makes beside those that users name. No user's name ends so.
+QUEUED = " (queued)"  # of a message, from publish to start
+CLAIMED = " (claim)"  # around the creation of a claim's value
+RESERVED_ENDINGS = (QUEUED, CLAIMED)
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
+
+FOREVER = MAX_SECONDS  # what ``wait="forever"`` means
+Wait = float | Literal["forever"]
 
 # Of those who say nothing extra; nobody writes into it.
 _NOTHING: Mapping[str, Any] = {}
@@ -52,20 +59,15 @@ class LockSpec(_Spec):
         name: str,
         ttl: float = DEFAULT_TTL,
         limit: int = 1,
-        wait: float | None = None,
+        wait: Wait | None = None,
         at_least: float = 0.0,
     ) -> Self:
         check_name(name)
         check_ttl(ttl)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-            raise LockUsageError(
-                f"limit of lock {name!r} is {limit!r}; it must be a whole number from 1 to "
-                f"{MAX_LIMIT}"
-            )
-        if wait is not None:
-            check_seconds("wait", wait)
+        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+            check_limit(limit, f"limit of lock {name!r}")
         check_seconds("at_least", at_least)
-        return super().__new__(cls, name, ttl, limit, wait, at_least)
+        return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 
     def named(self, name: str) -> Self:
         """The same for another lock; only the name is new, and checked."""
@@ -86,32 +88,63 @@ def check_name(name: object) -> None:
         )
 
 
-def check_ttl(ttl: object) -> None:
+def check_not_reserved(name: object) -> None:
+    """Refuse to users the names that only this library gives."""
+    if isinstance(name, str) and name.endswith(RESERVED_ENDINGS):
+        raise LockUsageError(
+            f"the lock name {name!r} ends as those that celery-locks makes itself "
+            f"({', '.join(map(repr, RESERVED_ENDINGS))}); choose another name"
+        )
+
+
+def check_ttl(ttl: object, option: str = "ttl") -> None:
     if not _is_finite(ttl):
-        raise LockUsageError(f"ttl must be a finite number of seconds, not {ttl!r}")
-    _check_not_too_long("ttl", ttl)
+        raise LockUsageError(f"{option} must be a finite number of seconds, not {ttl!r}")
+    _check_not_too_long(option, ttl)
     if ttl < MIN_TTL:
         raise LockUsageError(
-            f"ttl is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
+            f"{option} is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
             "A lock is given back at once when its work ends: a longer ttl costs nothing"
         )
 
 
+def check_limit(limit: object, option: str = "limit") -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise LockUsageError(
+            f"{option} is {limit!r}; it must be a whole number from 1 to {MAX_LIMIT}"
+        )
+
+
+def patience_of(wait: object) -> float | None:
+    """Seconds to wait for a busy lock; None: not at all."""
+    if wait == "forever":
+        return FOREVER
+    if wait is not None and not _is_seconds(wait):
+        raise LockUsageError(f"wait must be a number of seconds from 0, or 'forever', not {wait!r}")
+    if wait is not None:
+        _check_not_too_long("wait", wait)
+    return wait
+
+
 def check_seconds(option: str, value: object) -> None:
-    if not _is_finite(value) or value < 0:
+    if not _is_seconds(value):
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
     _check_not_too_long(option, value)
+
+
+def _check_not_too_long(option: str, seconds: float) -> None:
+    if seconds > MAX_SECONDS:
+        raise LockUsageError(f"{option} is above ten years ({MAX_SECONDS:.0f} s), the most")
+
+
+def _is_seconds(value: object) -> TypeGuard[float]:
+    return _is_finite(value) and value >= 0
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
     if isinstance(value, int):
         return not isinstance(value, bool)
     return isinstance(value, float) and math.isfinite(value)
-
-
-def _check_not_too_long(option: str, seconds: float) -> None:
-    if seconds > MAX_SECONDS:
-        raise LockUsageError(f"{option} is above ten years ({MAX_SECONDS:.0f} s), the most")
 
 
 class Holder(NamedTuple):

@@ -7,12 +7,22 @@ task and the call can each add theirs, the later the stronger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
-from celery_locks.model import DEFAULT_TTL, LockSpec, check_seconds
+from celery_locks.model import (
+    DEFAULT_TTL,
+    FOREVER,
+    LockSpec,
+    Wait,
+    check_limit,
+    check_seconds,
+    check_ttl,
+    patience_of,
+)
 from celery_locks.once import Reuse
 
 OnConflict = Literal["skip", "raise", "requeue", "wait"]
@@ -42,7 +52,7 @@ class LockOptions:
     ttl: float = DEFAULT_TTL
     limit: int = 1
     on_conflict: OnConflict = "skip"
-    wait: float | None = None
+    wait: Wait = "forever"
     on_retry: OnRetry = "release"
     on_lost: OnLost = "raise"
     on_unavailable: OnUnavailable = "requeue"
@@ -57,22 +67,29 @@ class LockOptions:
     reuse: Reuse = "failed_only"
 
     spec: LockSpec = field(init=False, repr=False, compare=False)
+    patience: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """``spec`` is of no lock yet: it wants ``named``.
 
-        Waiting is a policy of tasks: only ``on_conflict="wait"`` makes the lock itself wait.
+        Only ``on_conflict="wait"`` makes the lock itself wait. With "requeue" the patience is that
+        of the message, however often it comes back.
         """
-        patience = None
-        if self.on_conflict == "wait":
-            patience = FOREVER if self.wait is None else self.wait
-        spec = LockSpec("unnamed", self.ttl, self.limit, patience, self.at_least)
+        check_limit(self.limit)
+        patience = patience_of(self.wait)
+        object.__setattr__(self, "patience", FOREVER if patience is None else patience)
+        waits = self.patience if self.on_conflict == "wait" else None
+        spec = LockSpec("unnamed", self.ttl, self.limit, waits, self.at_least)
         object.__setattr__(self, "spec", spec)
 
 
-FOREVER = 10 * 365 * 86400.0
 # on_publish is said as a part of on_conflict.
-WORDS = tuple(one.name for one in fields(LockOptions) if one.init and one.name != "on_publish")
+DEFAULTS: dict[str, Any] = {
+    option.name: option.default
+    for option in fields(LockOptions)
+    if option.init and option.name != "on_publish"
+}
+WORDS = tuple(DEFAULTS)
 
 
 def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -87,14 +104,31 @@ def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     words |= _both_sides(said, where)
     _check_key(said.get("key"), where)
     _check_enabled(said.get("enabled", True), where)
-    numbers = {word: said[word] for word in ("ttl", "limit", "wait", "at_least") if word in said}
     try:
-        LockSpec("checked", **numbers)
-        LockSpec("checked", said.get("pending_ttl", 3600.0), wait=said.get("debounce", 0.0))
-        check_seconds("once", said.get("once", 0.0))
+        for word, check in _CHECKS.items():
+            if word in said:
+                check(said[word])
     except LockUsageError as error:
         raise LockUsageError(f"{where}: {error}") from None
     return words
+
+
+def _check_wait(wait: object) -> None:
+    """Of a task: where it is said it is a patience, and None would be none."""
+    if wait is None:
+        raise LockUsageError("wait is None; write a number of seconds, or 'forever'")
+    patience_of(wait)
+
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "ttl": check_ttl,
+    "limit": check_limit,
+    "wait": _check_wait,
+    "at_least": partial(check_seconds, "at_least"),
+    "pending_ttl": partial(check_ttl, option="pending_ttl"),
+    "debounce": partial(check_seconds, "debounce"),
+    "once": partial(check_seconds, "once"),
+}
 
 
 def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
@@ -130,16 +164,70 @@ def _merged(*said: Mapping[str, Any]) -> dict[str, Any]:
     return {word: value for more in said for word, value in more.items()}
 
 
-def combined(*said: Mapping[str, Any]) -> LockOptions:
-    """What was said, the later the stronger; what ``debounce`` means, as strong as who says it."""
-    words = _merged(*said)
+def combined(settings: Mapping[str, Any] | None = None, *said: Mapping[str, Any]) -> LockOptions:
+    """What was said, the later the stronger; what ``debounce`` means, as strong as who says it.
+
+    A ``wait`` of a task or a call means ``on_conflict="wait"`` if nobody says what to do on a
+    conflict. That of the settings is only the patience of those tasks that wait.
+    """
+    everything = (settings or {}, *said)
+    words = _merged(*everything)
     if words.get("debounce"):
-        words = _merged(*({**_DEBOUNCED, **more} if "debounce" in more else more for more in said))
+        words = _merged(
+            *({**_DEBOUNCED, **more} if "debounce" in more else more for more in everything)
+        )
     if words.get("once") and words.get("limit", 1) > 1:
         raise LockUsageError(
-            f"once with limit {words['limit']}: so many could do the work before it is done once"
+            f"once with limit {words['limit']}: several could do the work at the same time before "
+            "it is done once; leave limit out"
         )
+    if any("wait" in more for more in said):
+        words.setdefault("on_conflict", "wait")
     return LockOptions(**words)
+
+
+def refuse_idle(said: Mapping[str, Any], options: LockOptions, where: str) -> None:
+    """Refuse what was said in one place if it has no effect in ``options``, all that holds there.
+
+    ``said`` as ``checked`` returns it.
+    """
+    why = next(_idle(said, options), None) if options.enabled else None
+    if why:
+        raise LockUsageError(f"{where}: {why}")
+
+
+def _idle(said: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
+    to_publish = said.get("on_publish", "raise")  # "raise" alone is also for the run
+    is_queued = options.scope != "running"
+    if "wait" in said and options.on_conflict in ("skip", "raise"):
+        yield (
+            f"wait has no effect with on_conflict={options.on_conflict!r}; "
+            "write on_conflict='wait' or on_conflict='requeue', or leave wait out"
+        )
+    if options.key is None and (said.get("scope", "running") != "running" or said.get("debounce")):
+        word = "debounce" if said.get("debounce") else f"scope={said['scope']!r}"
+        yield f"{word} has no effect on a lock by task id; write a key such as 'invoice:{{id}}'"
+    if not is_queued and to_publish != "raise":
+        yield (
+            f"on_conflict={to_publish!r} is for calls that find another in the queue and has no "
+            "effect with scope='running'; write scope='queued' or scope='queued+running'"
+        )
+    if not is_queued and "pending_ttl" in said:
+        yield "pending_ttl has no effect with scope='running'; write scope='queued' too"
+    if not is_queued and said.get("debounce"):
+        yield "debounce has no effect with scope='running'; leave scope out"
+    if "reuse" in said and not options.once:
+        yield "reuse has no effect without once; write for example once=86400"
+    if "debounce" in said and options.debounce and to_publish not in ("raise", "replace"):
+        yield (
+            f"on_conflict={to_publish!r} has no effect with debounce, which always replaces the "
+            "call in the queue"
+        )
+    if said.keys() >= {"debounce", "on_conflict"} and options.on_conflict == "skip":
+        yield (
+            "debounce with on_conflict='skip' would lose the last call if it comes due during a "
+            "run; write on_conflict='requeue' or leave it out"
+        )
 
 
 def _check_key(key: object, where: str) -> None:

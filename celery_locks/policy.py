@@ -54,8 +54,8 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
     if options.on_conflict == "requeue" or (
         options.on_conflict == "wait" and conflict.is_behind_messages
     ):
-        if options.wait is not None and call.patience_used >= options.wait:
-            return Decision("raise", f"its patience of {options.wait:g} s is over")
+        if call.patience_used >= options.patience:
+            return Decision("raise", f"its patience of {options.patience:g} s is over")
         return _again(call, "the lock is busy")
     if options.on_conflict == "skip":
         if call.has_followers:

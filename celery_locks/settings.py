@@ -40,10 +40,20 @@ def of(app: Any) -> Settings:
         if app.conf.get(PREFIX + word) is not None
     }
     task = {word: said.pop(word) for word in lock_options.WORDS if word in said}
-    task = lock_options.checked(task, f"app.conf.{PREFIX}…")
+    task = _checked(task)
     if "url" not in said:
         said["url"], said["url_options"] = _server_of(app.conf)
     return Settings(task=task, **said)
+
+
+def task_options(app: Any) -> dict[str, Any]:
+    """The defaults of every task's options, also where no server is known."""
+    said = {word: app.conf.get(PREFIX + word) for word in lock_options.WORDS}
+    return _checked({word: value for word, value in said.items() if value is not None})
+
+
+def _checked(said: Mapping[str, Any]) -> dict[str, Any]:
+    return lock_options.checked(said, f"app.conf.{PREFIX}…")
 
 
 def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:

@@ -14,8 +14,7 @@ from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
 from celery_locks.integration.roll_call import outcome, whereabouts
 from celery_locks.locks import Locks
-from celery_locks.model import Act, Conflict, Holder, LockInfo, check_name
-from celery_locks.store.verbs import QUEUED
+from celery_locks.model import QUEUED, Act, Conflict, Holder, LockInfo, check_name
 
 _SHOWN = 5
 

@@ -39,7 +39,7 @@ def check(locks: Locks, app: Any) -> list[Finding]:
     """Everything that can be seen from here; asks the lock server, not the workers."""
     app.finalize()
     app.loader.import_default_modules()
-    return [*check_server(locks), *_broker(app), *_tasks(app)]
+    return [*check_server(locks), *_broker(app), *_tasks(app), *_shared_keys(app)]
 
 
 def check_server(locks: Locks) -> list[Finding]:
@@ -108,6 +108,27 @@ def _task(app: Any, task: Any) -> Iterator[Finding]:
         yield from _redelivery(app, task, options)
 
 
+def _shared_keys(app: Any) -> Iterator[Finding]:
+    """Tasks with the same key have the same locks, which is not always meant."""
+    tasks: dict[str, list[str]] = {}
+    has_once = set()
+    for name in sorted(app.tasks):
+        task = app.tasks[name]
+        key = task._lock_said.get("key") if isinstance(task, LockedTask) else None
+        if isinstance(key, str) and key != BY_ARGUMENTS:
+            tasks.setdefault(parameters_of(task).without_task(key), []).append(name)
+            has_once |= {key} if task._lock_said.get("once") else set()
+    for key, names in tasks.items():
+        for name in names if len(names) > 1 else ():
+            others = ", ".join(other for other in names if other != name)
+            sentence = f"Its key {key!r} is also that of {others}: they share their locks"
+            if key in has_once:
+                sentence += " and the results that once saves"
+            advice = "If that is not meant, write {task} in the key."
+            level: Literal["warning", "note"] = "warning" if key in has_once else "note"
+            yield Finding(level, name, f"{sentence}. {advice}")
+
+
 def _times(app: Any, task: Any, options: LockOptions) -> Iterator[Finding]:
     hard = _seconds(task.time_limit, app.conf.task_time_limit)
     soft = _seconds(task.soft_time_limit, app.conf.task_soft_time_limit)
@@ -122,8 +143,8 @@ def _times(app: Any, task: Any, options: LockOptions) -> Iterator[Finding]:
             "renewed anyway, so a shorter one only frees it sooner when a machine dies."
         )
         yield Finding("note", task.name, sentence)
-    if options.on_conflict == "wait" and (options.wait is None or options.wait >= limit):
-        patience = "for ever" if options.wait is None else f"{options.wait:g} s"
+    if options.on_conflict == "wait" and options.patience >= limit:
+        patience = "for ever" if options.wait == "forever" else f"{options.patience:g} s"
         sentence = f"It may wait {patience} for its lock, but its time limit is {limit:g} s."
         yield Finding("warning", task.name, sentence)
 

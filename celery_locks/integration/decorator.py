@@ -1,9 +1,9 @@
 """single_instance: says how a task is locked, below or above ``@app.task``.
 
 Below, it marks the function; above, it finds the task. Either way the task becomes a
-:class:`LockedTask`, if need be by adding that class to the one it has: when the app is finalised,
-when a worker starts, and at the latest when the function is about to run. A marked function that
-is run by no task at all refuses, so that nothing ever runs silently unlocked.
+:class:`LockedTask`, if need be by adding that class to the one it has: when Celery binds the task
+to its app, and at the latest when the function is about to run. A marked function that is run by no
+task at all refuses, so that nothing ever runs silently unlocked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from celery import Task, current_task, signals
-from celery._state import connect_on_app_finalize
+from celery import Task, current_task
 from celery.local import PromiseProxy, Proxy
 
 from celery_locks import keys
@@ -24,7 +23,10 @@ from celery_locks.integration import hooks
 from celery_locks.integration.execution import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.task import MARK, LockedTask
+from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
+from celery_locks.model import Wait
 from celery_locks.once import Reuse
+from celery_locks.signatures import shows_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +40,7 @@ def single_instance(
     ttl: float = ...,
     limit: int = ...,
     on_conflict: lock_options.OnConflict | lock_options.OnPublish | Mapping[str, str] = ...,
-    wait: float | None = ...,
+    wait: Wait = ...,
     on_retry: lock_options.OnRetry = ...,
     on_lost: lock_options.OnLost = ...,
     on_unavailable: lock_options.OnUnavailable = ...,
@@ -51,8 +53,43 @@ def single_instance(
     once: float = ...,
     reuse: Reuse = ...,
 ) -> Callable[[F], F]: ...
+@shows_options(lock_options.DEFAULTS, lock_options.LockOptions.__annotations__)
 def single_instance(target: Any = None, /, **said: Any) -> Any:
-    """One run at a time for each key; without a key, for each set of arguments."""
+    """Run a task once at a time for each key; without a key, for each set of arguments.
+
+        @app.task
+        @single_instance(key="invoice:{number}", on_conflict="requeue")
+        def bill(number): ...
+
+    Write it below ``@app.task`` or ``@shared_task``, or above ``@app.task``. The app's settings
+    ``locks_ttl``, ``locks_wait``, … are the defaults of the options.
+
+    ``key``: template over the parameters, and ``{task}``; or a function of the call's arguments
+    that returns the name. ``ttl``: seconds that the lock outlives a process that dies; it is
+    renewed while the task runs. ``limit``: how many may run at once.
+
+    ``on_conflict``: what a run does that finds the lock busy: "skip" ends it with a result that
+    says so, "raise" fails it with ``LockConflict``, "requeue" sends the message again later,
+    "wait" waits in line. For calls that find another in the queue (with a queued ``scope``):
+    "return_existing", "raise", "replace", "allow". For both: ``{"publish": …, "run": …}``.
+    ``wait``: seconds of patience with "wait" and "requeue", or "forever"; alone it means
+    ``on_conflict="wait"``.
+
+    ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
+    (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts
+    keeps its place. ``debounce``: seconds after the first call in which later ones replace it.
+
+    ``once``: seconds for which done work is not done again; repeats get the saved result.
+    ``reuse``: what may run again then: "failed_only", "never", "always".
+    ``at_least``: seconds that the lock stays taken, counted from the start of the run.
+
+    ``on_retry``: "release" or "keep" the lock until the next attempt. ``on_lost``: "raise"
+    ``LeaseLost`` in the running task, or "warn" only. ``on_stop``: raise ``StopRequested`` in the
+    task ("raise"), or leave it to ``self.lock.check()`` ("check"). ``on_unavailable``: without the
+    lock server "requeue", "run" unlocked, or "fail". ``enabled``: False switches the lock off.
+
+    Raises ``LockUsageError`` if an option is wrong or has no effect.
+    """
     words = {"key": BY_ARGUMENTS, **lock_options.checked(said, "@single_instance")}
     if target is None:
         return lambda it: _apply(it, words)
@@ -62,22 +99,42 @@ def single_instance(target: Any = None, /, **said: Any) -> Any:
 def _apply(target: Any, words: dict[str, Any]) -> Any:
     kind = type(target)
     if kind is PromiseProxy:
-        target.__then__(lambda: make_locked(target._get_current_object(), words))
+        target.__then__(lambda: _lock_above(target._get_current_object(), words))
         return target
     if kind is Proxy:
         raise LockUsageError("@single_instance cannot stand above @shared_task; write it below")
     if isinstance(target, Task):
-        make_locked(target, words)
+        _lock_above(target, words)
         return target
-    if inspect.iscoroutinefunction(target) or not inspect.isfunction(target):
+    if isinstance(target, str):
+        raise LockUsageError(
+            f"@single_instance takes its options by name; write @single_instance(key={target!r})"
+        )
+    if not inspect.isfunction(target):
         raise LockUsageError(f"@single_instance is for tasks and their functions, not {target!r}")
     return _marked(target, words)
 
 
+def _lock_above(task: Any, words: dict[str, Any]) -> None:
+    if hasattr(task.run, MARK) or "_lock_above" in vars(type(task)):
+        raise _twice(f"task {task.name}")
+    make_locked(task, words)
+    type(task)._lock_above = True
+
+
+def _twice(what: str) -> LockUsageError:
+    return LockUsageError(
+        f"{what} has @single_instance twice (@idempotent counts too); write all options in one"
+    )
+
+
 def _marked(function: Any, words: dict[str, Any]) -> Any:
-    key = words["key"]
+    where, key = f"@single_instance of {function.__qualname__}", words["key"]
+    refuse_coroutine(function, where)
+    if hasattr(function, MARK):
+        raise _twice(function.__qualname__)
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.Parameters(function).check(key, f"@single_instance of {function.__qualname__}")
+        keys.Parameters(function, task=function.__name__).check(key, where)
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:
@@ -93,7 +150,7 @@ def _marked(function: Any, words: dict[str, Any]) -> Any:
 
 
 def _run_late(locked: Any, words: dict[str, Any], args: Any, kwargs: Any) -> Any:
-    """The task was made after the app was finalised, outside a worker: lock it from now on."""
+    """The task was put into the registry by hand and never bound: lock it from now on."""
     task = current_task._get_current_object() if current_task else None
     if task is None or getattr(task.run, MARK, None) is not words:
         raise LockUsageError(
@@ -110,31 +167,48 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
     """Turn a task into a LockedTask, in place; once done, only its options are set."""
     if not isinstance(task, LockedTask):
         cls = type(task)
-        task.__class__ = type(cls.__name__, (LockedTask, cls), {"__module__": cls.__module__})
+        refuse_unprefixed(vars(cls), f"task {task.name}")
+        body = {"__module__": cls.__module__, **_lock_attributes(cls)}
+        task.__class__ = type(cls.__name__, (LockedTask, cls), body)
         type(task)._lock_watch_start()
         task.__trace__ = None
     type(task)._lock_said = {**words, **type(task)._lock_said}
-    key = type(task)._lock_said["key"]
-    if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.Parameters(task.run).check(key, f"task {task.name}")
+    type(task)._lock_own = {**words, **type(task)._lock_own}
+    check_task(task, task.app)
 
 
-def _lock_marked_tasks(app: Any) -> None:
-    for task in list(app._tasks.values()):
-        words = getattr(task.run, MARK, None)
-        if words is not None and not isinstance(task, LockedTask):
+def _lock_attributes(cls: Any) -> dict[str, Any]:
+    """What a plain task says with ``lock_…``, itself or by its bases."""
+    classes = reversed(cls.__mro__)
+    return {
+        name: value
+        for one in classes
+        for name, value in vars(one).items()
+        if name.startswith("lock_")
+    }
+
+
+def _watch_new_tasks() -> None:
+    """Lock each marked task when Celery binds it to an app, before anybody can publish it.
+
+    Every task passes ``Task.bind``, however and whenever it is made: below or above other
+    decorators, by ``shared_task``, by ``register_task``, also after the app was finalised.
+    Celery has no signal for that.
+    """
+    plain_bind = Task.bind.__func__
+
+    @functools.wraps(plain_bind)
+    def bind(cls: Any, app: Any) -> Any:
+        bound = plain_bind(cls, app)
+        task = app._tasks.get(cls.name)
+        words = getattr(cls.run, MARK, None)
+        if words is not None and type(task) is cls and not isinstance(task, LockedTask):
             make_locked(task, words)
+        return bound
+
+    Task.bind = classmethod(bind)
 
 
-@connect_on_app_finalize  # type: ignore[untyped-decorator]
-def _when_finalised(app: Any) -> None:
-    app.on_after_finalize.connect(lambda sender=None, **_: _lock_marked_tasks(app), weak=False)
-
-
-@signals.worker_init.connect(weak=False)  # type: ignore[untyped-decorator]
-def _when_a_worker_starts(sender: Any = None, **_: Any) -> None:
-    _lock_marked_tasks(sender.app)
-
-
-# Not with the first task: a marked one becomes a LockedTask when the worker starts, at the latest.
+_watch_new_tasks()
+# Not with the first task: a marked one becomes a LockedTask when it runs, at the latest.
 hooks.connect()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_locks import keys
-from celery_locks.options import LockOptions
+from celery_locks.errors import LockUsageError
+from celery_locks.options import Key, LockOptions
 
 BY_ARGUMENTS = "*"  # the key of ``@single_instance`` that says none
 
@@ -16,7 +17,7 @@ def parameters_of(task: Any) -> keys.Parameters:
     run = task.run
     known: tuple[Any, keys.Parameters] | None = vars(task).get("_lock_parameters")
     if known is None or known[0] != run:
-        known = task._lock_parameters = (run, keys.Parameters(run))
+        known = task._lock_parameters = (run, keys.Parameters(run, task.name))
     return known[1]
 
 
@@ -24,11 +25,22 @@ def lock_name(
     task: Any, options: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str | None:
     """None where the lock is by task id and there is none (a direct call)."""
-    key = options.key
+    try:
+        return _name(task, options.key, args, kwargs)
+    except LockUsageError as error:
+        raise LockUsageError(f"task {task.name}: {error}") from error.__cause__
+
+
+def _name(
+    task: Any, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str | None:
     if key is None:
         # Celery's own tasks (chord_unlock and the like) are no jobs of the user's.
         is_job = task.request.id and not task.name.startswith("celery.")
         return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
+    dump = getattr(task, "_dump_pydantic_arguments", None)
+    if dump is not None:  # the worker has mappings where the caller has models
+        args, kwargs = dump(args, kwargs)
     if callable(key):
         return keys.from_callable(key, args, kwargs)
     parameters = parameters_of(task)

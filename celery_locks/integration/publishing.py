@@ -42,6 +42,7 @@ from celery_locks.lease import Lease
 from celery_locks.model import (
     MAX_SECONDS,
     MIN_TTL,
+    QUEUED,
     Conflict,
     Holder,
     LockSpec,
@@ -49,7 +50,7 @@ from celery_locks.model import (
     this_process,
 )
 from celery_locks.options import LockOptions
-from celery_locks.store.verbs import QUEUED, Besides, TookPlace, queued_token
+from celery_locks.store.verbs import Besides, TookPlace, queued_token
 from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")

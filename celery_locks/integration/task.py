@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from celery import Task, signals
 from celery.exceptions import Retry
 from celery.states import RETRY
 
 from celery_locks import options as lock_options
+from celery_locks import settings
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
 from celery_locks.integration import hooks
@@ -21,27 +22,39 @@ from celery_locks.integration.execution import (
     current_lease,
 )
 from celery_locks.integration.headers import LockHeader
-from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import as_sent, pending, publish
+from celery_locks.integration.task_checks import (
+    ATTRIBUTES,
+    MISPLACED,
+    check_task,
+    refuse_coroutine,
+    refuse_misplaced,
+    refuse_unprefixed,
+)
 from celery_locks.integration.unlocked import Unlocked
 from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
-_ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
 MARK = "__celery_locks__"
 _UNLOCKED = LockOptions(enabled=False)
 
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
-
 if TYPE_CHECKING:
     from celery.result import AsyncResult, EagerResult
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
 
     class _TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
         """A task as the stubs of celery-types have it."""
 
 else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R_co = TypeVar("R_co", covariant=True)
 
     class _TypedTask(Task):
         """Celery before 5.7 cannot be subscripted, and no Celery takes an alias as ``base``."""
@@ -53,10 +66,21 @@ else:
 
 
 class LockedTask(_TypedTask[P, R_co]):
-    """Use as ``base=LockedTask``, or ``Celery(task_cls="celery_locks:LockedTask")`` for all tasks.
+    """A task that holds a lock while it runs.
 
-    Options are ``lock_…`` attributes or come from ``@single_instance``. Without a key the lock is
-    per task id: this very message never runs twice at once.
+        @app.task(base=LockedTask, bind=True, lock_key="invoice:{number}", lock_ttl=30)
+        def bill(self, number):
+            write(number, fence=self.lock.fence)
+
+    Use it as ``base=LockedTask``, as the base of a class of your own, or for all tasks of an app:
+    ``Celery(task_cls="celery_locks:LockedTask")``. The options are those of ``single_instance``
+    with ``lock_`` before them, as options of ``@app.task`` or in the class body;
+    ``apply_async(lock={"ttl": 60})`` says them for one call. Without a key the lock is per task id:
+    this very message never runs twice at once.
+
+    ``self.lock`` is the lease, ``pending(…)`` tells whether a call is queued or running,
+    ``lock_name(…)`` its lock's name. A wrong option raises ``LockUsageError`` when the task is
+    made; a run raises as its options say (``on_conflict``, ``on_lost``, ``on_unavailable``).
 
     For type checkers it has parameters, ``LockedTask[[int, str], None]``, also as ``base``.
     """
@@ -65,36 +89,37 @@ class LockedTask(_TypedTask[P, R_co]):
     Request = "celery_locks.integration.request:LockRequest"
 
     _lock_said: Mapping[str, Any] = {}
+    _lock_own: Mapping[str, Any] = {}  # what of it is written on this very class or its function
     _lock_usual: tuple[Any, LockOptions] | None = None
     _lock_is_around_call = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        said = {word: vars(cls)[name] for name, word in _ATTRIBUTES.items() if name in vars(cls)}
+        where = f"task {cls.__name__}"
+        said = {word: vars(cls)[name] for name, word in ATTRIBUTES.items() if name in vars(cls)}
         unknown = [
-            n for n in vars(cls) if n.startswith("lock_") and n not in _ATTRIBUTES and n not in _OWN
+            n for n in vars(cls) if n.startswith("lock_") and n not in ATTRIBUTES and n not in _OWN
         ]
         for name in unknown:
-            lock_options.checked({name.removeprefix("lock_"): None}, f"task {cls.__name__}")
+            lock_options.checked({name.removeprefix("lock_"): None}, where)
+        refuse_unprefixed(vars(cls), where)
         cls._lock_is_around_call = super().__call__ is not Task.__call__
         if isinstance(said.get("key"), staticmethod):
             said["key"] = said["key"].__func__
         run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
-        marked = getattr(getattr(run, "__func__", run), MARK, None) or {}
-        cls._lock_said = {
-            **cls._lock_said,
-            **marked,
-            **lock_options.checked(said, f"task {cls.__name__}"),
-        }
+        run = getattr(run, "__func__", run)
+        if said.get("enabled", True):
+            refuse_coroutine(run, where)
+        cls._lock_own = {**getattr(run, MARK, {}), **lock_options.checked(said, where)}
+        cls._lock_said = {**cls._lock_said, **cls._lock_own}
 
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
         hooks.connect()
         cls._lock_watch_start()
-        key = cls._lock_said.get("key")
-        if isinstance(key, str) and key != BY_ARGUMENTS and cls.name:
-            parameters_of(cls()).check(key, f"task {cls.name}")
+        if cls._lock_said:
+            check_task(app._tasks.get(cls.name) or cls(), app)
         return bound
 
     @classmethod
@@ -110,10 +135,10 @@ class LockedTask(_TypedTask[P, R_co]):
         """Settings, then the task, then the call."""
         if apps.unlocked_by:
             return _UNLOCKED
-        settings = locks_of(self.app).settings.task
+        defaults = locks_of(self.app).settings.task
         if said_by_call:
-            return lock_options.combined(settings, self._lock_said, said_by_call)
-        made_from = (settings, self._lock_said)
+            return lock_options.combined(defaults, self._lock_said, said_by_call)
+        made_from = (defaults, self._lock_said)
         if self._lock_usual is None or self._lock_usual[0] != made_from:
             self._lock_usual = (made_from, lock_options.combined(*made_from))
         return self._lock_usual[1]
@@ -167,6 +192,8 @@ class LockedTask(_TypedTask[P, R_co]):
         """
         if positional:
             options = dict(zip(_POSITIONAL, positional, strict=False)) | options
+        if not MISPLACED.isdisjoint(options):
+            refuse_misplaced(self, options)
         if lock is not None:
             options = _with_lock(self, lock, options)
         said = self.lock_options(LockHeader.read(options.get("headers")).options)
@@ -180,6 +207,14 @@ class LockedTask(_TypedTask[P, R_co]):
         """Whether a call with these arguments is queued or running; nothing is published."""
         return pending(self, self.lock_options(), args, kwargs)
 
+    def lock_name(self, *args: Any, **kwargs: Any) -> str | None:
+        """The name of the lock for a call with these arguments, as ``Locks.hold`` takes it.
+
+        None for a task that is locked by its id.
+        """
+        options = lock_options.combined(settings.task_options(self.app), self._lock_said)
+        return lock_name(self, options, args, kwargs)
+
     def apply(
         self,
         args: Any = None,
@@ -188,6 +223,8 @@ class LockedTask(_TypedTask[P, R_co]):
         lock: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> EagerResult[R_co]:
+        if not MISPLACED.isdisjoint(options):
+            refuse_misplaced(self, options)
         if lock is not None:
             options = _with_lock(self, lock, options)
         return super().apply(args, kwargs, *positional, **options)
@@ -234,7 +271,7 @@ def _last_link(sig: Mapping[str, Any]) -> Any:
     return (parts.get("tasks") or [None])[-1] if sig.get("subtask_type") == "chain" else None
 
 
-_OWN = {"lock_options", "lock"}
+_OWN = {"lock_options", "lock_name", "lock"}
 # The parameters of Celery's apply_async after args and kwargs, for those who pass them in order.
 _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
@@ -247,13 +284,14 @@ def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> d
 
 def _checked_for_call(task: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one call, which travel in a header and so must be plain."""
-    where = "apply_async(lock=…)"
+    where = f"task {task.name}: apply_async(lock=…)"
     words = lock_options.checked(said, where)
     key = words.get("key")
     if callable(key):
         raise LockUsageError(f"{where}: a key for one call must be a text")
     if key is not None:
         parameters_of(task).check(key, where)
+    lock_options.refuse_idle(words, task.lock_options(words), where)
     return words
 
 

@@ -19,7 +19,7 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, LockSpec, this_process
+from celery_locks.model import Conflict, LockSpec, Wait, check_ttl, this_process
 from celery_locks.recipes.once import release
 from celery_locks.recipes.values import as_json, check_count, check_key
 from celery_locks.store.base import Flow
@@ -55,7 +55,7 @@ class _BufferFlows:
         self.name = check_key("a buffer's name", name)
         self.threshold = check_count("threshold", threshold)
         self.batch = check_count("batch", batch)
-        LockSpec("checked", ttl)
+        check_ttl(ttl, "ttl of a buffer")
         if on_ready is not None and not callable(on_ready):
             raise LockUsageError(f"on_ready is {on_ready!r}; it must be a function of the user")
         self._ttl = ttl
@@ -81,7 +81,7 @@ class _BufferFlows:
         """What ``on_ready`` returned, if it was called."""
         return self._on_ready(user) if self._on_ready and waiting >= self.threshold else None
 
-    def _take(self, user: str, wait: float | None, token: str) -> Flow[Batch | None]:
+    def _take(self, user: str, wait: Wait | None, token: str) -> Flow[Batch | None]:
         place = self._place(user)
         flows: Any = self._faces.flows
         spec = LockSpec(place.name, self._ttl, wait=wait)
@@ -152,7 +152,7 @@ class Buffer(_BufferFlows):
         self._tell_ready(user, waiting)
         return waiting
 
-    def absorb(self, user: str, work: Work, *, wait: float | None = None) -> int | None:
+    def absorb(self, user: str, work: Work, *, wait: Wait | None = None) -> int | None:
         """Do ``work(messages)`` with this user's batch; returns how many it absorbed.
 
         None: another is at it (and was for ``wait`` seconds). 0: there was nothing. If the work
@@ -206,7 +206,7 @@ class AsyncBuffer(_BufferFlows):
         user: str,
         work: Callable[[list[Any]], Awaitable[object]],
         *,
-        wait: float | None = None,
+        wait: Wait | None = None,
     ) -> int | None:
         _check_work(work)
         batch = await self._locks.follow(self._take(user, wait, new_token()))

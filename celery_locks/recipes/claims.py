@@ -11,7 +11,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.flows import new_token
 from celery_locks.lease import BaseLease
 from celery_locks.locks import Locks
-from celery_locks.model import LockSpec
+from celery_locks.model import CLAIMED, LockSpec, Wait
 from celery_locks.once import RESULT_BYTES, Once, Repeat, parted
 from celery_locks.recipes.once import JSON, begin, give_up, release
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
@@ -56,7 +56,7 @@ def claim_or_create(
     factory: Callable[[], Any],
     ttl: float = DAY,
     *,
-    wait: float = WAIT,
+    wait: Wait = WAIT,
     lock_ttl: float = LOCK_TTL,
 ) -> tuple[bool, Any]: ...
 @overload
@@ -66,7 +66,7 @@ def claim_or_create(
     factory: Callable[[], Awaitable[Any] | Any],
     ttl: float = DAY,
     *,
-    wait: float = WAIT,
+    wait: Wait = WAIT,
     lock_ttl: float = LOCK_TTL,
 ) -> Awaitable[tuple[bool, Any]]: ...
 def claim_or_create(
@@ -75,7 +75,7 @@ def claim_or_create(
     factory: Callable[[], Any],
     ttl: float = DAY,
     *,
-    wait: float = WAIT,
+    wait: Wait = WAIT,
     lock_ttl: float = LOCK_TTL,
 ) -> Any:
     """Bind ``key`` to what ``factory()`` makes, once: ``(created, value)``.
@@ -179,4 +179,4 @@ def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
 
 def _name(key: object) -> str:
     """The lock around the creation; not the key itself, which its user may lock too."""
-    return "claim:" + check_key("claim", key)
+    return check_key("claim", key) + CLAIMED

@@ -15,7 +15,7 @@ from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import BaseLease, State
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, LockSpec, this_process
+from celery_locks.model import Conflict, LockSpec, Wait, check_ttl, patience_of, this_process
 from celery_locks.once import REASONS, Codec, Once, Repeat, Reuse, parted
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
@@ -35,7 +35,7 @@ def idempotent(
     key: Key,
     ttl: float = 86400.0,
     reuse: Reuse = "failed_only",
-    wait: float | None = None,
+    wait: Wait | None = None,
     lock_ttl: float = 30.0,
 ) -> Callable[[F], F]:
     """The work for a key is done once in ``ttl`` seconds; a repeat gets the saved result.
@@ -53,7 +53,8 @@ def idempotent(
         raise LockUsageError(f"reuse is {reuse!r}; write {' or '.join(map(repr, REUSES))}")
     if not callable(key):
         check_key("key of @idempotent", key)
-    LockSpec("checked", lock_ttl, wait=wait)
+    check_ttl(lock_ttl, "lock_ttl of @idempotent")
+    patience_of(wait)
     if locks is None:
         return _for_task(key, ttl, reuse, wait, lock_ttl)
     if not isinstance(locks, Locks | AsyncLocks):
@@ -68,7 +69,7 @@ def idempotent(
 
 
 def _for_task(
-    key: Key, ttl: float, reuse: Reuse, wait: float | None, lock_ttl: float
+    key: Key, ttl: float, reuse: Reuse, wait: Wait | None, lock_ttl: float
 ) -> Callable[[F], F]:
     from celery_locks.integration.decorator import single_instance
 
@@ -88,7 +89,7 @@ class _Work:
         key: Key,
         ttl: float,
         reuse: Reuse,
-        wait: float | None,
+        wait: Wait | None,
         lock_ttl: float,
     ) -> None:
         if not callable(function) or not hasattr(function, "__qualname__"):

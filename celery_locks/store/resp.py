@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from celery_locks.errors import LockUsageError
+
 Arg = str | int
 
 
@@ -40,7 +42,12 @@ def pack_args(args: tuple[Arg, ...]) -> bytes:
     if packed.isascii():
         return packed.encode()
     # Lengths are in bytes, and now a character may be several of them.
-    coded = [text.encode() for text in texts]
+    try:
+        coded = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        raise LockUsageError(
+            f"the text {error.object!r} has no UTF-8 form: {error.reason}; nothing was sent"
+        ) from None
     return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in coded])
 
 

@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from celery_locks.errors import LimitMismatch, LockUsageError
 from celery_locks.model import (
+    CLAIMED,
+    QUEUED,
     QUEUED_TOKEN,
     Conflict,
     Holder,
@@ -35,8 +37,6 @@ PAGE = 40
 CLAIM = 1.0
 
 
-# What the name of a lock from publish to start ends in; it lives beside the lock of the run.
-QUEUED = " (queued)"
 # The attempt that a replaced message is marked to have ended with (as in acquire.lua).
 SUPERSEDED = 10**15
 
@@ -151,7 +151,7 @@ class Verbs:
         """The shard of a lock: the same in every process that uses this prefix and shard count."""
         if len(self.roots) == 1:
             return self.roots[0]
-        return self.roots[zlib.crc32(name.removesuffix(QUEUED).encode()) % len(self.roots)]
+        return self.roots[zlib.crc32(_spread_by(name).encode()) % len(self.roots)]
 
     def acquire(
         self,
@@ -282,6 +282,16 @@ class Verbs:
         if inner != "0":
             return f"{shard}:{inner}"
         return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
+
+
+def _spread_by(name: str) -> str:
+    """What decides a lock's shard: a message's lock is in that of its run.
+
+    The shard of a claim never changes, whatever its lock is called: the bindings are there.
+    """
+    if name.endswith(CLAIMED):
+        return "claim:" + name.removesuffix(CLAIMED)
+    return name.removesuffix(QUEUED)
 
 
 def queued_token(task_id: str, *, again: bool = False) -> str:

@@ -512,7 +512,7 @@ def test_a_chord_with_a_duplicate_header_has_its_body_run(rig: Rig, key: str) ->
 
 def test_a_bad_key_in_a_chain_fails_its_own_link(rig: Rig, key: str) -> None:
     """Raised at publish it would come out of the link before, and the chain would hang."""
-    bad = rig.task("sent").si(None).set(lock={"key": "{key[0]}"})
+    bad = rig.task("sent").si(None).set(lock={"key": "bad:{key[0]}"})
     result = chain(rig.task("echo").s(1), bad).apply_async()
     with pytest.raises(ValueError, match="has no value"):
         result.get(timeout=PATIENCE)

@@ -236,7 +236,7 @@ def test_claim_first_comes_everyone_else_gets_it(locks: Locks, place: Place) -> 
 
 def test_claim_repeated_question_is_still_the_first(locks: Locks) -> None:
     """A lost reply: the client asks again, and must not be told that somebody else has it."""
-    call = RecipeVerbs(locks.verbs).claim("claim:k", Mark("c:k", "rtoken 1", 5))
+    call = RecipeVerbs(locks.verbs).claim("k (claim)", Mark("c:k", "rtoken 1", 5))
     assert locks.perform(call) == locks.perform(call) == "rtoken 1"
 
 
@@ -246,7 +246,7 @@ def test_unclaim_asked_again_leaves_the_claim_that_came_since(
 ) -> None:
     if was_bound:
         claim(locks, "k", 1)
-    call = RecipeVerbs(locks.verbs).reset("claim:k", "c:k", "question")
+    call = RecipeVerbs(locks.verbs).reset("k (claim)", "c:k", "question")
     assert locks.perform(call) is was_bound
     assert claim(locks, "k", 2) == (True, 2)
     assert locks.perform(call) is was_bound
@@ -266,7 +266,7 @@ def test_claim_or_create_has_one_winner_whoever_comes_meanwhile(locks: Locks, pl
     assert claim(locks, "k", "late") == (False, "claimed")
 
     def lost() -> str:
-        admin.force_release(locks, "claim:other")
+        admin.force_release(locks, "other (claim)")
         assert claim_or_create(place.locks(), "other", lambda: "second") == (True, "second")
         return "first"
 

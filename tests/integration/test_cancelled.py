@@ -10,6 +10,7 @@ from celery_locks import AsyncLocks, Locks
 from celery_locks.keeper import keeper
 from celery_locks.recipes import AsyncBuffer, claim_or_create, idempotent
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.keys import key_alone
 from tests.support.waiting import wait_until
 
 Way = Callable[[AsyncLocks, str], Awaitable[None]]
@@ -44,7 +45,7 @@ async def once(locks: AsyncLocks, name: str) -> None:
         await asyncio.sleep(0)
         return name
 
-    await idempotent(locks, key="{name}", lock_ttl=TTL)(work)(name)
+    await idempotent(locks, key=key_alone, lock_ttl=TTL)(work)(name)
 
 
 async def create(locks: AsyncLocks, name: str) -> None:

@@ -27,6 +27,7 @@ from celery_locks.recipes import Buffer, claim_or_create, idempotent
 from celery_locks.store.verbs import QUEUED, queued_token
 from celery_locks.testing import lock_name_of
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.keys import key_alone
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -84,7 +85,7 @@ def _reenter(locks: Locks, name: str) -> None:
 
 
 def _idempotent(locks: Locks, name: str) -> None:
-    idempotent(locks, key="{name}", lock_ttl=600)(lambda name: name)(name)
+    idempotent(locks, key=key_alone, lock_ttl=600)(lambda name: name)(name)
 
 
 def _create(locks: Locks, name: str) -> None:

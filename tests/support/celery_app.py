@@ -21,6 +21,7 @@ from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
 from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
+from tests.support.keys import key_alone
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
@@ -120,14 +121,14 @@ def _add_tasks(app: Celery) -> None:
     def gather(values: Any) -> Any:
         return values
 
-    @app.task(name="work", lock_key="{key}", **locked)
+    @app.task(name="work", lock_key=key_alone, **locked)
     def work(self: Any, key: str, gate: str | None = None) -> Any:
         with noted(app, self):
             pass_gate(app, gate)
             self.lock.check()
         return key
 
-    @app.task(name="shows", lock_key="{key}", **locked)
+    @app.task(name="shows", lock_key=key_alone, **locked)
     def shows(self: Any, key: str) -> Any:
         said = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
         return {
@@ -136,14 +137,14 @@ def _add_tasks(app: Celery) -> None:
             **{word: getattr(self.request, word) for word in said},
         }
 
-    @app.task(name="late", lock_key="{key}", acks_late=True, **locked)
+    @app.task(name="late", lock_key=key_alone, acks_late=True, **locked)
     def late(self: Any, key: str, gate: str | None = None) -> Any:
         with noted(app, self):
             pass_gate(app, gate)
         return key
 
     @app.task(
-        name="stubborn", lock_key="{key}", acks_late=True, reject_on_worker_lost=True, **locked
+        name="stubborn", lock_key=key_alone, acks_late=True, reject_on_worker_lost=True, **locked
     )
     def stubborn(
         self: Any, key: str, gate: str | None = None, deadly: bool = False, retries: bool = False
@@ -155,7 +156,7 @@ def _add_tasks(app: Celery) -> None:
             raise self.retry(exc=Passing(Deadly()), countdown=600)
         return Deadly() if deadly and first else key
 
-    @app.task(name="again", lock_key="{key}", max_retries=3, **locked)
+    @app.task(name="again", lock_key=key_alone, max_retries=3, **locked)
     def again(
         self: Any,
         key: str,
@@ -172,7 +173,7 @@ def _add_tasks(app: Celery) -> None:
 
     @app.task(
         name="auto",
-        lock_key="{key}",
+        lock_key=key_alone,
         autoretry_for=(Passing,),
         retry_backoff=False,
         default_retry_delay=0,
@@ -186,7 +187,7 @@ def _add_tasks(app: Celery) -> None:
         return self.request.retries
 
     @app.task(
-        name="dies", lock_key="{key}", retry_on_worker_lost=True, default_retry_delay=0, **locked
+        name="dies", lock_key=key_alone, retry_on_worker_lost=True, default_retry_delay=0, **locked
     )
     def dies(self: Any, key: str, times: int = 1) -> Any:
         note(app, "start", self)

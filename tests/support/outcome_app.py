@@ -22,6 +22,7 @@ from celery_locks import LockedTask, LockRevoked, State, admin, single_instance
 from celery_locks.clock import now
 from celery_locks.integration.app import locks_of
 from tests.support.journal import Pen
+from tests.support.keys import key_alone
 
 BROKER = os.environ.get("OUTCOME_BROKER", "redis://localhost:6379/0")
 LOCKS = os.environ.get("OUTCOME_LOCKS", BROKER)
@@ -147,7 +148,7 @@ def noop() -> None:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}")
+@single_instance(key=key_alone)
 def act(self: Any, key: str, way: str) -> Any:
     pen = pen_of(self, key)
     pen.write("start")
@@ -168,7 +169,7 @@ class BrokenBackend(DisabledBackend):
 
 
 @app.task(bind=True, base=LockedTask, backend=BrokenBackend(app))
-@single_instance(key="{key}")
+@single_instance(key=key_alone)
 def act_unstored(self: Any, key: str) -> str:
     pen = pen_of(self, key)
     pen.write("start")
@@ -178,7 +179,7 @@ def act_unstored(self: Any, key: str) -> str:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", on_conflict="wait")
+@single_instance(key=key_alone, on_conflict="wait")
 def follow(self: Any, key: str) -> int:
     """Stands in line for the lock; its start is the moment the lock was free."""
     pen_of(self, key).write("start")
@@ -231,7 +232,7 @@ WORK = {work.__name__: work for work in (sleep, hold_gil, regex, compute, stop_i
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=3)
+@single_instance(key=key_alone, ttl=3)
 def work(self: Any, key: str, kind: str, seconds: float) -> int:
     pen = pen_of(self, key)
     pen.write("start")
@@ -259,19 +260,19 @@ def _lose(task: Any, key: str, seconds: float) -> str:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=2)
+@single_instance(key=key_alone, ttl=2)
 def lose(self: Any, key: str, seconds: float) -> str:
     return _lose(self, key, seconds)
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=15)
+@single_instance(key=key_alone, ttl=15)
 def lose_early(self: Any, key: str, seconds: float) -> str:
     return _lose(self, key, seconds)
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=2)
+@single_instance(key=key_alone, ttl=2)
 def give_in(self: Any, key: str, seconds: float) -> str:
     """Catches it by its own name, as a task that cleans up does."""
     try:
@@ -281,13 +282,13 @@ def give_in(self: Any, key: str, seconds: float) -> str:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=2, on_lost="warn")
+@single_instance(key=key_alone, ttl=2, on_lost="warn")
 def lose_quietly(self: Any, key: str, seconds: float) -> str:
     return _lose(self, key, seconds)
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=2)
+@single_instance(key=key_alone, ttl=2)
 def look_after_it(self: Any, key: str, seconds: float) -> None:
     """Asks by itself, as a task must where nothing can be raised in it."""
     pen = pen_of(self, key)
@@ -311,7 +312,7 @@ def call_another(self: Any, key: str) -> None:
 
 
 @app.task(bind=True, base=LockedTask)
-@single_instance(key="{key}", ttl=1)
+@single_instance(key=key_alone, ttl=1)
 def race(self: Any, key: str, late: float, renewed: bool) -> str:
     """Takes the lock from itself and ends at the moment when it is told so, or ``late`` after.
 

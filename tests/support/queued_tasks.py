@@ -11,8 +11,9 @@ from celery.exceptions import Ignore, Reject
 
 from celery_locks import LockedTask
 from tests.support.celery_app import client_of, noted, pass_gate
+from tests.support.keys import key_alone
 
-KEY = "{key}"
+KEY = key_alone
 
 
 class Refusing(LockedTask):

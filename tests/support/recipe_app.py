@@ -9,6 +9,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, StopRequested, single_instance
 from celery_locks.recipes import idempotent
+from tests.support.keys import key_alone
 
 URL = os.environ.get("RECIPE_URL", "redis://localhost:1")
 app = Celery("recipes", broker=URL, backend=URL)
@@ -53,7 +54,7 @@ def risk(order: str, die: int = 0, pause: float = 0.0) -> str:
     raise OSError("no luck")
 
 
-@app.task(base=LockedTask, bind=True, lock_key="{key}")
+@app.task(base=LockedTask, bind=True, lock_key=key_alone)
 def polite(self: Any, key: str) -> str:
     note(f"polite {key}")
     for _ in range(2000):
@@ -65,7 +66,7 @@ def polite(self: Any, key: str) -> str:
     return "never asked"
 
 
-@app.task(base=LockedTask, lock_key="{key}", lock_on_stop="raise")
+@app.task(base=LockedTask, lock_key=key_alone, lock_on_stop="raise")
 def rude(key: str) -> str:
     note(f"rude {key}")
     try:

@@ -7,7 +7,7 @@ the end, in ``by_app_task``.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from celery import Celery, Task, shared_task
 from celery.result import AsyncResult, EagerResult
@@ -76,6 +76,8 @@ async def recipes(locks: Locks, awaited: AsyncLocks) -> None:
 def options(key: Callable[[int], str]) -> None:
     single_instance(key=key, on_retry="keep", on_lost="warn", on_unavailable="run", at_least=1)
     single_instance(on_conflict="retry")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    single_instance(wait="forever", on_conflict="requeue")
+    single_instance(wait=None)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     single_instance(lifetime=30)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
@@ -121,6 +123,16 @@ def refund(self: LockedTask[[int], str], number: int) -> str:
     assert_type(self.lock.fence, int)
     assert_type(self.lock.name, str)
     self.lock.check()
+    return str(number)
+
+
+# Without parameters the class stands for any signature, also under mypy --strict.
+
+
+@app.task(base=LockedTask, bind=True)
+def loosely_bound(self: LockedTask, number: int) -> str:
+    self.lock.check()
+    assert_type(self.lock_name(number), str | None)
     return str(number)
 
 
@@ -175,6 +187,7 @@ def locks(client: object) -> None:
     assert_type(Locks.from_app(app), Locks)
     assert_type(Locks(client), Locks)
     assert_type(locks.acquire("a", ttl=5, wait=1), Lease | None)
+    assert_type(locks.acquire("a", wait="forever"), Lease | None)
     assert_type(locks.try_acquire("a"), Lease | Conflict)
     assert_type(locks.hold("a"), AbstractContextManager[Lease])
     assert_type(locks.hold("a", required=False), AbstractContextManager[Lease | None])
@@ -225,7 +238,18 @@ def loosely_locked(number: int) -> str:
     return str(number)
 
 
+# An app whose tasks are all locked can say so.
+
+locked_app: Celery[LockedTask] = Celery("shop", task_cls="celery_locks:LockedTask")
+
+
+@locked_app.task
+def locked_by_app(number: int) -> str:
+    return str(number)
+
+
 def by_app_task() -> None:
+    assert_type(locked_by_app.pending(1), Literal["queued", "running"] | None)
     assert_type(loose, Task[Any, Any])
     loose.delay("accepted")
     loosely_locked.delay("accepted")

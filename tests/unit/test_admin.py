@@ -378,7 +378,7 @@ def lint(locks: Locks, server: dict[str, str] | None = None, **conf: Any) -> set
     app.conf.update(conf)
     locked: dict[str, Any] = {"base": LockedTask, "shared": False}
 
-    @app.task(name="late", acks_late=True, lock_key="{n}", **locked)
+    @app.task(name="late", acks_late=True, lock_key="{task}:{n}", **locked)
     def late(n: int) -> None: ...
 
     @app.task(

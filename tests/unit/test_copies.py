@@ -14,6 +14,7 @@ from celery_locks.keeper import keeper
 from celery_locks.model import LockSpec
 from celery_locks.store.verbs import ended, queued_token
 from celery_locks.testing import in_memory_locks
+from tests.support.keys import key_alone
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def app() -> Iterator[Celery]:
     @app.task(
         name="job",
         base=LockedTask,
-        lock_key="{key}",
+        lock_key=key_alone,
         lock_scope="queued+running",
         shared=False,
     )

@@ -119,7 +119,7 @@ def test_the_key_of_a_call_is_checked_by_the_call(app: Celery) -> None:
         called.apply_async([1], lock={"key": "i:{invoice}"})
 
 
-@pytest.mark.parametrize("target", [int, object(), "text", 3])
+@pytest.mark.parametrize("target", [int, object(), 3])
 def test_only_tasks_and_functions_can_be_marked(target: Any) -> None:
     with pytest.raises(LockUsageError, match="is for tasks and their functions"):
         single_instance(target)
@@ -127,10 +127,112 @@ def test_only_tasks_and_functions_can_be_marked(target: Any) -> None:
 
 def test_a_coroutine_is_refused() -> None:
     """Celery would not await it, so the lock would be free before the work began."""
-    with pytest.raises(LockUsageError, match="is for tasks and their functions"):
+    sentence = "@single_instance of .*work: async functions are not supported"
+    with pytest.raises(LockUsageError, match=sentence):
 
         @single_instance
         async def work() -> None: ...
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_coroutine_is_refused_as_a_locked_task(app: Celery, bind: bool) -> None:
+    app.finalize()
+    sentence = "task work: async functions are not supported"
+    with pytest.raises(LockUsageError, match=sentence):
+
+        @app.task(base=LockedTask, bind=bind, shared=False)
+        async def work(*args: Any) -> None: ...
+
+    with pytest.raises(LockUsageError, match="async functions are not supported"):
+
+        class Work(LockedTask):
+            async def run(self) -> None: ...
+
+    @app.task(base=LockedTask, lock_enabled=False, shared=False)
+    async def unlocked() -> None: ...
+
+
+def test_a_key_without_its_word_is_refused() -> None:
+    with pytest.raises(LockUsageError, match=r"write @single_instance\(key='invoice:{n}'\)"):
+        single_instance("invoice:{n}")  # type: ignore[type-var]
+
+
+def test_twice_is_refused(app: Celery) -> None:
+    """Below and below, above and above, above and below: which of them would hold?"""
+
+    def work(n: int) -> None: ...
+
+    with pytest.raises(LockUsageError, match="work has @single_instance twice"):
+        single_instance(single_instance(key="a:{n}")(work))
+    below = app.task(name="below", shared=False)(single_instance(key="a:{n}")(work))
+    above = single_instance(key="a:{n}")(app.task(name="above", shared=False)(work))
+    app.finalize()
+    for task in (below, above):
+        with pytest.raises(LockUsageError, match=f"task {task.name} has @single_instance twice"):
+            single_instance(key="b:{n}")(task)
+
+
+def by_other(invoice: int) -> str:
+    return f"i:{invoice}"
+
+
+def by_none() -> str:
+    return "always"
+
+
+def test_a_key_function_that_fits_no_call_is_refused_at_once(app: Celery) -> None:
+    app.finalize()
+    sentence = (
+        r"task bill: the key function by_none\(\) -> 'str' cannot take the task's arguments \(n: "
+    )
+    with pytest.raises(LockUsageError, match=sentence):
+
+        @app.task(name="bill", shared=False)
+        @single_instance(key=by_none)
+        def bill(n: int) -> None: ...
+
+    app.tasks.pop("bill", None)
+
+
+def test_a_key_function_that_does_not_fit_a_call_says_so(app: Celery) -> None:
+    """It once was a bare TypeError of ``<lambda>``, in the worker."""
+
+    @app.task(name="bill", shared=False)
+    @single_instance(key=by_other)
+    def bill(n: int) -> str | None:
+        return held()
+
+    assert bill(7) == "i:7"
+    sentence = (
+        "task bill: the key function by_other.* does not take the arguments of this call: .*n"
+    )
+    with pytest.raises(LockUsageError, match=sentence):
+        bill(n=7)
+
+
+def test_an_error_of_a_key_function_is_its_own(app: Celery) -> None:
+    @app.task(name="bill", base=LockedTask, lock_key=lambda n: "x" + n, shared=False)
+    def bill(n: int) -> None: ...
+
+    with pytest.raises(TypeError, match="can only concatenate str"):
+        bill(7)
+
+
+def test_a_task_tells_its_lock_name(app: Celery) -> None:
+    """For ``Locks.hold`` beside the task: a text made by hand may be spelt otherwise."""
+
+    @app.task(name="bill", shared=False)
+    @single_instance(key="invoice:{tenant}:{number}")
+    def bill(tenant: str, number: int) -> str | None:
+        return held()
+
+    app.finalize()
+    assert bill.lock_name("acme:eu", number=7) == bill("acme:eu", 7) == 'invoice:"acme:eu":7'
+
+    @app.task(name="by_id", base=LockedTask, shared=False)
+    def by_id() -> None: ...
+
+    assert by_id.lock_name() is None
 
 
 def test_above_shared_task_is_refused() -> None:
@@ -237,6 +339,43 @@ def test_the_decorator_and_the_attributes_add_up(app: Celery) -> None:
 
     options = work.lock_options()
     assert (options.ttl, options.limit, options.key) == (9, 2, "both:{n}")
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_attributes_count_on_a_plain_task_too(app: Celery, above: bool) -> None:
+    """``lock_ttl`` beside the decorator, without ``base=LockedTask``, was once left unread."""
+
+    class Base(Task):
+        abstract = True
+        lock_limit = 2
+
+    def work(n: int) -> None: ...
+
+    mark = single_instance(key="both:{n}", ttl=5)
+    as_task = app.task(name="plain", base=Base, lock_ttl=9, shared=False)
+    task: Any = mark(as_task(work)) if above else as_task(mark(work))
+    options = task.lock_options()
+    assert (options.ttl, options.limit, options.key) == (9, 2, "both:{n}")
+    with pytest.raises(LockUsageError, match="no lock option 'timeout'"):
+        app.task(name="wrong", lock_timeout=5, lazy=False, shared=False)(
+            single_instance(key="both:{n}")(work)
+        )
+
+
+def test_a_task_whose_class_needs_arguments_is_locked(app: Celery) -> None:
+    """What is checked is the task that is there; no second one is made for that."""
+
+    class Work(LockedTask):
+        name = "work"
+        lock_key = "work:{n}"
+
+        def __init__(self, store: str) -> None:
+            self.store = store
+
+        def run(self, n: int) -> tuple[str, str | None]:
+            return self.store, held()
+
+    assert app.register_task(Work("s3"))(7) == ("s3", "work:7")
 
 
 def test_options_are_inherited_by_classes(app: Celery) -> None:

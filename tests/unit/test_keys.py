@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -11,6 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from celery_locks import LockUsageError, keys
 
@@ -94,6 +98,7 @@ def test_a_call_that_does_not_fit_still_has_a_name() -> None:
         (Word.YES, "yes"),
         ((1, 2), [1, 2]),
         ({1: "a"}, {"1": "a"}),
+        ({True: 1, None: 2}, {"true": 1, "null": 2}),
     ],
 )
 def test_a_value_has_one_name_on_both_ends_of_a_message(value: Any, after_the_message: Any) -> None:
@@ -145,10 +150,176 @@ def test_a_template_is_filled_with_plain_texts() -> None:
     assert filled("{d}", d={"b": 1, "a": [2]}) == '{"a":[2],"b":1}'
 
 
-def test_a_text_keeps_its_own_quotes() -> None:
-    """Only the quotes that JSON put around it are taken off."""
-    assert filled("{a}", a='"quoted"') == '"quoted"'
-    assert filled("{a}", a=Decimal("1")) == "1"
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("42", '"42"'),
+        ("-1.5", '"-1.5"'),
+        ("1e+16", '"1e+16"'),
+        ("null", '"null"'),
+        ("true", '"true"'),
+        ("NaN", '"NaN"'),
+        (Decimal("1.50"), '"1.50"'),
+        ('"quoted"', r'"\"quoted\""'),
+        ("[1]", '"[1]"'),
+        ("{}", '"{}"'),
+        ("007", "007"),
+        ("123e45", "123e45"),
+        ("2024-02-29", "2024-02-29"),
+        ("a:b c/d", "a:b c/d"),
+        ("nullify", "nullify"),
+        ("", ""),
+    ],
+)
+def test_a_text_that_looks_like_another_value_is_quoted(value: Any, text: str) -> None:
+    """42 and "42" are two customers; readable texts stay as they are."""
+    assert filled("a:{a}", a=value) == f"a:{text}"
+
+
+def test_a_text_is_quoted_where_its_end_could_be_mistaken() -> None:
+    """Tenant ``acme:eu`` once received the saved result of tenant ``acme``."""
+    key = "invoice:{tenant}:{number}"
+    assert filled(key, tenant="acme", number="eu:7") == "invoice:acme:eu:7"
+    assert filled(key, tenant="acme:eu", number="7") == 'invoice:"acme:eu":"7"'
+    assert filled("{a}-{b}", a=-5, b=3) == "(-5)-3"
+    assert filled("{a}{b}", a=1, b="x") == "(1)x"
+    assert filled('a"{a}"{b}', a="x", b="y") == 'a""x""y'
+    assert filled("{a:>4}:{b}", a="x:y", b=1) == '" x:y":1'
+
+
+SEPARATORS = ["", ":", "-", "0", '"', "[", "(", "n", "::", "a:", ")", "]"]
+LETTERS = [":", "-", "0", '"', "[", "(", ")", "n", "a", "{", "}", ",", "\\"]
+SMALL_TEXTS = ["", *LETTERS, *(a + b for a in LETTERS for b in LETTERS)]
+SMALL_VALUES = [*SMALL_TEXTS, 0, 1, -1, 10, None, True, 1.0, [], [0], {}, {"a": 0}]
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_no_two_small_calls_have_one_name(separator: str) -> None:
+    """Every pair of values with each separator, so that no corner is left to chance."""
+    template = "k" + "{a}" + separator.replace("{", "{{") + "{b}"
+    seen: dict[str, str] = {}
+    for a in SMALL_VALUES:
+        for b in SMALL_VALUES:
+            call = canonical([a, b])
+            assert seen.setdefault(filled(template, a=a, b=b), call) == call
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(alphabet=st.sampled_from('":-[](){}0123.e+ anulltrueéN…#\\'), max_size=6)
+    | st.text()
+)
+values = scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.text(), scalars, max_size=2)
+literals = st.text(alphabet=st.sampled_from('":-[]()0n, {}é'), max_size=3)
+
+
+@given(st.lists(literals, min_size=2, max_size=4), st.data())
+def test_different_arguments_have_different_names(texts: list[str], data: st.DataObject) -> None:
+    """The promise itself, for templates and values of any spelling."""
+    quoted = [text.replace("{", "{{").replace("}", "}}") for text in texts]
+    places = [f"{{p{number}}}" for number in range(len(texts) - 1)]
+    template = "".join(itertools.chain(*zip(quoted, [*places, ""], strict=True)))
+    calls = [[data.draw(values) for _ in places] for _ in range(2)]
+    try:
+        one, two = (filled(template, **{f"p{i}": v for i, v in enumerate(call)}) for call in calls)
+    except LockUsageError:
+        assume(False)
+    assert (one == two) == (canonical(calls[0]) == canonical(calls[1]))
+
+
+@pytest.mark.parametrize("ending", [" (queued)", " (claim)"])
+def test_no_name_ends_as_one_of_ours(ending: str) -> None:
+    """A value that ends in " (queued)" once captured another user's message."""
+    for name in (
+        filled("report:{user}", user="bob" + ending),
+        filled("report:{user}d)", user="bob" + ending.removesuffix("d)")),
+        keys.from_callable(lambda user: user + ending, ("bob",), {}),
+    ):
+        assert not name.endswith(ending)
+        assert name.startswith("report:bob" if name.startswith("r") else "bob")
+
+
+def test_no_text_poses_as_a_shortened_name() -> None:
+    """Else a short text could meet the lock of a long one."""
+    long = filled("doc:{x}", x="y" * 300)
+    assert filled("doc:{x}", x=long.removeprefix("doc:")) != long
+    assert keys.from_callable(lambda: long, (), {}) != long
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{a:>400000000}",
+        "{a:>４００００００００}",
+        "{a:{b}}",
+        "{a!z}",
+        "{a.__class__}",
+        "{a:.513f}",
+        "{a[}",
+        "{a.}",
+    ],
+)
+def test_a_format_is_bounded(template: str) -> None:
+    """``{x:>400000000}`` once made 1.2 GB."""
+    with pytest.raises(LockUsageError, match="the lock key"):
+        filled(template, a=1, b=2)
+
+
+def test_a_format_that_does_not_fit_says_so() -> None:
+    with pytest.raises(LockUsageError, match=r"'n:{n:05d}' cannot format {n}: Unknown format code"):
+        filled("n:{n:05d}", n="x")
+
+
+@pytest.mark.parametrize("template", ["{invoice}", "{invoice}:{dry}", " {invoice} ", "{note!r}"])
+def test_a_template_of_values_only_is_refused(template: str) -> None:
+    """Two tasks with ``key="{a}"`` shared the lock ``7``, and one of them was skipped."""
+    sentence = "has no text besides its values: .*; write for example '{task}:"
+    with pytest.raises(LockUsageError, match=sentence):
+        keys.Parameters(pay, task="shop.pay").check(template, "task pay")
+    with pytest.raises(LockUsageError, match="write for example 'invoice:"):
+        keys.Parameters(pay).check(template, "@idempotent of pay")
+
+
+def test_task_stands_for_the_name_of_the_task() -> None:
+    parameters = keys.Parameters(pay, task="shop.pay")
+    parameters.check("{task}:{invoice}", "task shop.pay")
+    assert parameters.name("{task}:{invoice}", (7,), {}) == "shop.pay:7"
+    assert parameters.name("{invoice}@{task}", (7,), {"dry": True}) == "7@shop.pay"
+
+
+def test_a_parameter_named_task_wins_over_the_name_of_the_task() -> None:
+    """What a template means must not depend on the call: an undeclared keyword does not count."""
+
+    def move(task: int) -> None: ...
+
+    assert keys.Parameters(move, task="shop.move").name("m:{task}", (7,), {}) == "m:7"
+    with_any = keys.Parameters(anything, task="shop.any")
+    assert with_any.name("{task}:{n}", (), {"n": 1, "task": 7}) == "shop.any:1"
+
+
+def test_task_is_a_parameter_like_any_other_where_there_is_no_task() -> None:
+    with pytest.raises(LockUsageError, match="names 'task', but the parameters are"):
+        keys.Parameters(pay).check("{task}:{invoice}", "@idempotent of pay")
+
+
+@pytest.mark.parametrize("name", ["u:\ud800", "u" * 300 + "\ud800"])
+def test_a_lone_surrogate_is_refused_before_anything_is_sent(name: str) -> None:
+    """JSON carries it, Redis cannot."""
+    for make in (
+        lambda: filled("u:{x}", x=name),
+        lambda: name_of(pay, name),
+        lambda: keys.Parameters(pay_by_position).name("u:{invoice}", (name,), {}),
+        lambda: keys.from_callable(lambda: name, (), {}),
+    ):
+        with pytest.raises(LockUsageError, match="has no UTF-8 form: surrogates not allowed"):
+            make()
 
 
 def test_a_template_reaches_into_its_arguments() -> None:
@@ -179,7 +350,7 @@ def test_an_unknown_parameter_is_refused_where_it_is_written() -> None:
         parameters.check("i:{invoic}", "task pay")
     parameters.check("i:{invoice.customer[id]:>5}", "task pay")
     parameters.check("no parameter at all", "task pay")
-    keys.Parameters(anything).check("{whatever}", "task anything")
+    keys.Parameters(anything).check("any:{whatever}", "task anything")
 
 
 @pytest.mark.parametrize("template", ["{", "}", "{a"])

@@ -11,6 +11,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, current_lease
 from celery_locks.testing import hold_lock, in_memory_locks
+from tests.support.keys import key_alone
 
 
 class Large:
@@ -30,7 +31,7 @@ def app() -> Iterator[Celery]:
     app = Celery("memory", set_as_current=False)
     app.conf.leases = []
 
-    @app.task(name="work", base=LockedTask, lock_key="{key}", shared=False)
+    @app.task(name="work", base=LockedTask, lock_key=key_alone, shared=False)
     def work(key: str, large: Large) -> None:
         app.conf.leases.append(weakref.ref(current_lease()))
 

@@ -28,9 +28,15 @@ from celery_locks.options import FOREVER, LockOptions
         ({"ttl": 0.5}, "here: ttl is 0.5 s; below 1 s there is no time to renew it"),
         ({"ttl": "30"}, "here: ttl must be a finite number of seconds, not '30'"),
         ({"ttl": True}, "here: ttl must be a finite number of seconds, not True"),
-        ({"limit": 0}, "here: limit .* is 0; it must be a whole number from 1"),
-        ({"limit": 1.5}, "here: limit .* is 1.5; it must be a whole number from 1"),
-        ({"wait": -1}, "here: wait must be a number of seconds from 0, not -1"),
+        ({"limit": 0}, "here: limit is 0; it must be a whole number from 1"),
+        ({"limit": 1.5}, "here: limit is 1.5; it must be a whole number from 1"),
+        ({"wait": -1}, "here: wait must be a number of seconds from 0, or 'forever', not -1"),
+        ({"wait": None}, "here: wait is None; write a number of seconds, or 'forever'"),
+        ({"wait": "for ever"}, "here: wait must be a number of seconds from 0, or 'forever'"),
+        ({"pending_ttl": 0.5}, "here: pending_ttl is 0.5 s"),
+        ({"debounce": -1}, "here: debounce must be a number of seconds from 0, not -1"),
+        ({"once": 1e300}, "here: once is 1e\\+300 s; ten years is the most"),
+        ({"at_least": 1e18}, "here: at_least is 1e\\+18 s; ten years is the most"),
         ({"at_least": -1}, "here: at_least must be a number of seconds from 0, not -1"),
         ({"key": ""}, "here: key is ''; write a template such as 'invoice:{id}' or a function"),
         ({"key": 7}, "here: key is 7; write a template"),
@@ -44,8 +50,29 @@ def test_a_wrong_word_is_refused_with_its_sentence(said: dict[str, Any], sentenc
 
 
 def test_good_words_are_given_back_as_they_were_said() -> None:
-    said = {"key": "k", "ttl": 5, "limit": 2, "wait": None, "on_conflict": "wait"}
+    said = {"key": "k", "ttl": 5, "limit": 2, "wait": "forever", "on_conflict": "wait"}
     assert options.checked(said, "here") == said
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "on_conflict", "patience"),
+    [
+        ({}, [{"wait": 5}], "wait", 5),
+        ({}, [{}, {"wait": 5}], "wait", 5),
+        ({}, [{"wait": "forever"}], "wait", FOREVER),
+        ({"on_conflict": "requeue"}, [{"wait": 5}], "requeue", 5),
+        ({}, [{"on_conflict": "requeue"}, {"wait": 5}], "requeue", 5),
+        ({"wait": 60}, [{}], "skip", 60),
+        ({"wait": 60}, [{"on_conflict": "wait"}], "wait", 60),
+        ({}, [{"debounce": 2, "wait": 5}], "requeue", 5),
+    ],
+)
+def test_a_task_that_says_how_long_to_wait_waits(
+    settings: Any, said: Any, on_conflict: str, patience: float
+) -> None:
+    """As ``hold(wait=5)`` does; a default patience for all tasks makes none of them wait."""
+    made = options.combined(settings, *said)
+    assert (made.on_conflict, made.patience) == (on_conflict, patience)
 
 
 def test_the_later_said_is_the_stronger() -> None:
@@ -59,6 +86,7 @@ def test_the_later_said_is_the_stronger() -> None:
     [
         ({"on_conflict": "wait"}, FOREVER),
         ({"on_conflict": "wait", "wait": 3}, 3),
+        ({"on_conflict": "wait", "wait": "forever"}, FOREVER),
         ({"on_conflict": "requeue", "wait": 3}, None),
         ({}, None),
     ],

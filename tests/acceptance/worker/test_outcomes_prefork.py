@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask
+from tests.support.keys import key_alone
 from tests.support.leftovers import is_alive
 from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.waiting import wait_until
@@ -151,7 +152,7 @@ def test_lock_is_free_after_an_eager_failure_that_propagates(stage: Stage) -> No
         task_always_eager=True, task_eager_propagates=True, locks_url=stage.locks_url, locks_ttl=30
     )
 
-    @app.task(base=LockedTask, lock_key="{key}")
+    @app.task(base=LockedTask, lock_key=key_alone)
     def fail(key: str) -> None:
         assert stage.locks.is_locked(key)
         raise ValueError("as planned")

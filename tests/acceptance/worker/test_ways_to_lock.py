@@ -16,6 +16,7 @@ from celery import Celery
 from celery_locks import LockedTask, Locks
 from celery_locks.testing.children import Child, new_directory
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.keys import key_alone
 from tests.support.monitor import captured
 from tests.support.waiting import wait_until
 from tests.support.worker import ROOT
@@ -23,6 +24,7 @@ from tests.support.worker import ROOT
 PATIENCE = 30.0
 APP = """
 from celery import Celery, Task
+from tests.support.keys import key_alone
 {imports}
 
 app = Celery("ways", broker={url!r}, backend={url!r})
@@ -38,14 +40,14 @@ def job(key):
 """
 WAYS = {
     "base": (
-        "from celery_locks import LockedTask",
+        "from celery_locks import LockedTask\nfrom tests.support.keys import key_alone",
         "class Base(LockedTask, Failing): abstract = True\n"
-        "@app.task(name='job', base=Base, lock_key='{key}', lock_scope='queued+running')",
+        "@app.task(name='job', base=Base, lock_key=key_alone, lock_scope='queued+running')",
     ),
     "decorator": (
-        "from celery_locks import single_instance",
+        "from celery_locks import single_instance\nfrom tests.support.keys import key_alone",
         "@app.task(name='job', base=Failing)\n"
-        "@single_instance(key='{key}', scope='queued+running')",
+        "@single_instance(key=key_alone, scope='queued+running')",
     ),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -61,7 +63,7 @@ def app(request: pytest.FixtureRequest) -> Iterator[Celery]:
         with worker(directory):
             # No results: older Celerys hang at their end when a server they listened to is gone.
             app = Celery("caller", broker=server.url, set_as_current=False)
-            locked = {"base": LockedTask, "lock_key": "{key}", "lock_scope": "queued+running"}
+            locked = {"base": LockedTask, "lock_key": key_alone, "lock_scope": "queued+running"}
             app.task(name="job", shared=False, **locked)(job)
             app.finalize()
             yield app
