@@ -154,4 +154,5 @@ def _act(act: Act) -> ActRow:
 def _what(act: Act) -> str:
     if act.held_for is not None:
         return f"{plain(act.act)} {'after' if act.act == 'lapsed' else 'for'} {span(act.held_for)}"
-    return "asked to stop" if act.act == "stop" else "taken"
+    words = {"stop": "asked to stop", "force_release": "taken", "reset": "done work was reset"}
+    return words.get(act.act, plain(act.act))
