@@ -11,6 +11,7 @@ import click
 
 from celery_locks.cli import WRONG_INPUT
 from celery_locks.cli.desk import Desk, end, pass_desk, say
+from celery_locks.loopback import is_loopback
 
 READ_KEYS, WRITE_KEYS = "CELERY_LOCKS_READ_KEYS", "CELERY_LOCKS_WRITE_KEYS"
 
@@ -56,7 +57,6 @@ def web(desk: Desk, host: str, port: int, is_open: bool, proxies: tuple[str, ...
         import uvicorn
 
         from celery_locks.web import create_app
-        from celery_locks.web.credentials import is_loopback
     except ImportError as error:
         end(
             WRONG_INPUT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from celery_locks.errors import LockUsageError
+from celery_locks.loopback import is_loopback_header
 from celery_locks.web.limits import in_thread
 from celery_locks.web.replies import Refusal
 
@@ -179,20 +179,7 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def check_loopback_host(host: str) -> None:
     """A foreign name that was made to lead here (DNS rebinding) must not be taken for ours."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    if not is_loopback_header(host):
         raise Refusal(403, "It is open to this machine only: ask for it as localhost or 127.0.0.1.")
