@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from celery_locks.admin.acts import this_operator
 from celery_locks.locks import Locks
 from celery_locks.recipes.once import DoneWork, done_work, reset
 
@@ -13,6 +14,6 @@ def list_done(locks: Locks) -> Iterator[DoneWork]:
     return done_work(locks)
 
 
-def reset_done(locks: Locks, key: str) -> bool:
-    """Let the work for a key be done again; True if it was marked."""
-    return bool(reset(locks, key))
+def reset_done(locks: Locks, key: str, *, reason: str = "", by: str = "") -> bool:
+    """Let the work for a key be done again; True if it was marked. ``history`` says who and why."""
+    return bool(reset(locks, key, by=by or this_operator(), reason=reason))

@@ -182,6 +182,8 @@ def told(act: Act) -> str:
         return f"{moment(act.at)}: {whom} {_ended(act, span(act.held_for))}."
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
     who = act.by or "somebody"
+    if act.act == "reset":
+        return f"{moment(act.at)}: {who} let the work for {act.name!r} be done again.{because}"
     if act.act == "stop":
         return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
     return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"

@@ -18,6 +18,7 @@ class Endpoint:
 
     The fields of a GET are parameters and those of a POST are in the body, but for those that are
     in the path. ``answer`` names its schema; ``refusals`` are statuses beyond everybody's.
+    ``is_slow``: it asks workers, or reads more than one lock or the shared list.
     """
 
     method: Literal["GET", "POST"]
@@ -27,6 +28,7 @@ class Endpoint:
     answer: str
     fields: tuple[Field, ...] = ()
     refusals: tuple[int, ...] = ()
+    is_slow: bool = False
 
     @property
     def in_path(self) -> tuple[Field, ...]:
@@ -51,10 +53,11 @@ _BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
 _GRACE = Field(
     "grace",
     "number",
-    "Ask the holder to stop first, and give it so many seconds.",
+    "Ask the holder to stop first, and give it so many seconds; null: the lock's default_grace.",
     default=0,
     least=0,
-    most=60,
+    most=answers.LONGEST_GRACE,
+    or_null=True,
 )
 
 
@@ -123,6 +126,7 @@ ENDPOINTS = (
         "Detail",
         (_OF_LOCK,),
         (404,),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -131,6 +135,7 @@ ENDPOINTS = (
         answers.why,
         "Why",
         (_SUBJECT,),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -139,6 +144,7 @@ ENDPOINTS = (
         answers.history,
         "History",
         (_name("The lock's name; all if not said."), _limit(100, 1000), _ONLY_ACTS),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -147,8 +153,16 @@ ENDPOINTS = (
         answers.stale,
         "StaleLocks",
         (_HELD_FOR, _TIMES_USUAL, _QUEUED_FOR),
+        is_slow=True,
     ),
-    Endpoint("GET", "/api/v1/locks/check", "What is set up wrongly.", answers.check, "Findings"),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/check",
+        "What is set up wrongly.",
+        answers.check,
+        "Findings",
+        is_slow=True,
+    ),
     Endpoint(
         "GET",
         "/api/v1/locks/done",
@@ -156,6 +170,7 @@ ENDPOINTS = (
         answers.done,
         "DoneWork",
         (_limit(100, 1000),),
+        is_slow=True,
     ),
     Endpoint(
         "POST",
@@ -163,7 +178,7 @@ ENDPOINTS = (
         "Let the work for a key be done again.",
         answers.reset_done,
         "Reset",
-        (_KEY,),
+        (_KEY, _REASON, _BY),
         (404,),
     ),
     Endpoint(

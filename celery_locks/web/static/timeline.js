@@ -6,7 +6,7 @@ import { moment, shown, span, utc, who } from "./text.js";
 
 const AT_FIRST = 12;
 
-const isOperators = (act) => act.act === "force_release" || act.act === "stop";
+const isOperators = (act) => ["force_release", "stop", "reset"].includes(act.act);
 
 // `named`: say of which lock, too.
 export function timeline(acts, { named = false, all = false } = {}) {
@@ -45,6 +45,7 @@ function sentence(act) {
   const after = act.held_for == null ? "" : ` after ${span(act.held_for)}`;
   if (act.act === "stop") return [by, " asked ", ...whom, " to stop"];
   if (act.act === "force_release") return [by, " took it from ", ...whom];
+  if (act.act === "reset") return [by, " let the work be done again"];
   if (act.act === "held") return [...whom, ` gave it back${after}`];
   if (act.act === "lapsed") return [...whom, ` stopped renewing; it ran out${after}`];
   return [shown(act.act), " ", ...whom];
