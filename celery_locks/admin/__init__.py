@@ -3,8 +3,9 @@
 The surfaces (command line, web, plain functions) call this and hold no rules of their own.
 ``listing.py``: which locks there are. ``liveness.py``: whether a holder lives. ``explain.py``:
 the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``leftovers.py``: what
-was left behind. ``trimming.py``: what is kept beyond need. ``lint.py``: what is set up wrongly.
-``done.py``: work that is marked as done. ``usual.py``: how long a hold usually takes.
+was left behind. ``jobs.py``: what happens to the jobs of dead workers. ``trimming.py``: what is
+kept beyond need. ``lint.py``: what is set up wrongly. ``done.py``: work that is marked as done.
+``usual.py``: how long a hold usually takes.
 
 An ``app`` is a Celery app; where there is none, the answers do without Celery's.
 """
@@ -12,6 +13,7 @@ An ``app`` is a Celery app; where there is none, the answers do without Celery's
 from celery_locks.admin.acts import force_release, history, stop, this_operator
 from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
+from celery_locks.admin.jobs import Job
 from celery_locks.admin.leftovers import (
     QUEUED_FOR,
     TIMES_USUAL,
@@ -33,6 +35,7 @@ __all__ = [
     "TIMES_USUAL",
     "Detail",
     "Finding",
+    "Job",
     "Liveness",
     "LockState",
     "Stale",

@@ -150,6 +150,12 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
     default=0.0,
     help="Seconds to wait until a silent worker's renewal is overdue too.",
 )
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="Deliver the unacknowledged jobs of dead workers now, not after the broker's visibility "
+    "timeout (Redis brokers). Only jobs whose lock lapsed or was swept and that no worker has.",
+)
 @queued_for_option
 @by_option
 @timeout_option
@@ -159,15 +165,17 @@ def sweep(
     desk: Desk,
     dry_run: bool,
     wait: float,
+    restore: bool,
     queued_for: float,
     by: str,
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue.
+    """Free the locks of dead workers and lost messages.
 
-    And places in the queue (scope="queued") whose message was purged or lost: it is in no queue
-    and with no worker, looked for twice.
+    A worker is dead if it does not answer twice and a renewal of the lock is overdue. A message
+    that holds a lock from its publish on (scope="queued") is lost if it is in no queue and with no
+    worker, looked for twice. What happens to the job of a dead worker is said too.
     """
     if desk.app is None:
         end(WRONG_INPUT, "Only Celery knows which workers live: use celery -A proj locks sweep.")
@@ -179,6 +187,7 @@ def sweep(
         by=by,
         timeout=timeout,
         queued_for=queued_for,
+        restore=restore,
     )
     if as_json:
         say_json({**swept.as_dict(), "dry_run": dry_run})
@@ -186,11 +195,13 @@ def sweep(
     for one in swept.freed:
         word = "Would free" if dry_run else "Freed"
         say(f"{word} lock {one.name!r}, held by {one.holder}. {one.sentence}")
+    for job in swept.jobs:
+        say(job.sentence)
     for one in swept.spared:
         say(f"Left lock {one.name!r}, held by {one.holder}. {one.sentence}")
     if swept.doubt:
         say(swept.doubt)
-    if not swept.freed and not swept.spared and not swept.doubt:
+    if not (swept.freed or swept.spared or swept.doubt or swept.jobs):
         say("No worker is missing, and no message.")
     if swept.trimmed:
         word = "Would clear" if dry_run else "Cleared"
