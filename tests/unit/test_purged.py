@@ -7,6 +7,7 @@ from typing import Any
 
 import fakeredis
 import pytest
+from celery import Celery
 
 from celery_locks import Locks, admin
 from celery_locks.admin import leftovers
@@ -14,7 +15,7 @@ from celery_locks.integration.queues import Absent
 from celery_locks.integration.roll_call import RollCall
 from celery_locks.model import Holder, LockSpec
 
-APP = object()
+APP = Celery("t", broker="memory://", set_as_current=False)
 
 
 @pytest.fixture

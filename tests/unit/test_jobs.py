@@ -1,0 +1,93 @@
+"""Whose job is looked for after a sweep, and what is said of brokers that cannot be looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+import time_machine
+from celery import Celery
+
+from celery_locks import Locks, admin
+from celery_locks.admin.jobs import JobSearch, _lost_before
+from celery_locks.model import Holder, LockSpec
+
+HOLDER = Holder(token="x", task_id="t", task="bill", worker="w", ttl=30.0)
+
+
+@pytest.fixture
+def locks() -> Iterator[Locks]:
+    made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> Iterator[Any]:
+    with time_machine.travel(1_800_000_000, tick=False) as moved:
+        yield moved
+
+
+def take(locks: Locks, name: str, task_id: str = "") -> None:
+    holder = Holder(task_id=task_id or name, task="bill", worker="w")
+    locks.perform(locks.verbs.acquire(LockSpec(name, 30.0), f"{name}-{task_id}", holder))
+
+
+def bill() -> None:
+    """A task."""
+
+
+def app_on(broker: str, acks_late: bool = True) -> Celery:
+    app = Celery("t", broker=broker, set_as_current=False)
+    app.task(bill, name="bill", shared=False, acks_late=acks_late)
+    return app
+
+
+def test_only_jobs_whose_renewal_was_overdue_are_looked_for(locks: Locks, clock: Any) -> None:
+    """A lock that an operator took from a healthy holder says nothing about the worker's life."""
+    for name in ("healthy", "overdue", "lapsed", "at work"):
+        take(locks, name)
+    admin.force_release(locks, "healthy")
+    clock.shift(20)
+    admin.force_release(locks, "overdue")
+    clock.shift(20)
+    for name in ("lapsed", "at work"):
+        take(locks, name, "the next one")
+    take(locks, "elsewhere", "at work")
+    found = {holder.task_id for holder in _lost_before(locks, set())}
+    assert found == {"overdue", "lapsed"}
+    assert list(_lost_before(locks, {"overdue", "lapsed"})) == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "acks_late", "fate", "sentence"),
+    [
+        ("amqp://", True, "returns", "RabbitMQ delivers its message again by itself"),
+        ("amqp://", False, "lost", "acknowledged before the task began (acks_late is off)"),
+        ("memory://", True, "unknown", "a broker of type 'memory' cannot be asked"),
+    ],
+)
+def test_other_brokers_are_not_looked_into(
+    locks: Locks, broker: str, acks_late: bool, fate: str, sentence: str
+) -> None:
+    """With RabbitMQ there is nothing to restore, and whoever is on call should know that."""
+    [job], doubt = JobSearch(app_on(broker, acks_late), 1.0, restore=True).jobs(locks, [HOLDER])
+    assert (job.fate, doubt) == (fate, "")
+    assert job.sentence.startswith("Task bill[t]: ")
+    assert sentence in job.sentence
+
+
+def test_a_task_that_the_app_does_not_know_may_have_either(locks: Locks) -> None:
+    [job], _ = JobSearch(app_on("amqp://"), 1.0).jobs(locks, [HOLDER._replace(task="other")])
+    assert "If it has acks_late: RabbitMQ" in job.sentence
+
+
+def test_a_broker_that_is_down_is_said(locks: Locks) -> None:
+    """The locks are freed by then; an error would hide that."""
+    search = JobSearch(app_on("redis://127.0.0.1:1/0"), 0.5)
+    jobs, doubt = search.jobs(locks, [HOLDER])
+    assert jobs == []
+    assert doubt.startswith("The jobs of dead workers were not looked for: the broker gives no")
+    assert search.jobs(locks, []) == ([], "")
