@@ -20,7 +20,15 @@ import redis
 from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
-from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
+from celery_locks import (
+    LockedTask,
+    LockEvent,
+    current_lease,
+    metrics,
+    single_instance,
+    subscribe,
+    without_skipped,
+)
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
@@ -119,6 +127,10 @@ def _add_tasks(app: Celery) -> None:
     @app.task(name="gather", shared=False)
     def gather(values: Any) -> Any:
         return values
+
+    @app.task(name="gather_ran", shared=False)
+    def gather_ran(values: Any) -> Any:
+        return without_skipped(values)
 
     @app.task(name="work", lock_key="{key}", **locked)
     def work(self: Any, key: str, gate: str | None = None) -> Any:
