@@ -5,7 +5,7 @@ The surfaces (command line, web, plain functions) call this and hold no rules of
 the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``leftovers.py``: what
 was left behind. ``jobs.py``: what happens to the jobs of dead workers. ``trimming.py``: what is
 kept beyond need. ``lint.py``: what is set up wrongly. ``done.py``: work that is marked as done.
-``usual.py``: how long a hold usually takes.
+``usual.py``: how long a hold usually takes. ``suggest.py``: which lock was probably meant.
 
 An ``app`` is a Celery app; where there is none, the answers do without Celery's.
 """
@@ -26,6 +26,7 @@ from celery_locks.admin.leftovers import (
 from celery_locks.admin.lint import Finding, check, check_server
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import Detail, Liveness, info
+from celery_locks.admin.suggest import suggest
 from celery_locks.admin.trimming import trim
 from celery_locks.admin.usual import Usual, usual
 
@@ -58,6 +59,7 @@ __all__ = [
     "span",
     "stale",
     "stop",
+    "suggest",
     "sweep",
     "this_operator",
     "told",

@@ -26,7 +26,7 @@ def force_release(
     *,
     reason: str = "",
     by: str = "",
-    grace: float = 0.0,
+    grace: float | None = 0.0,
 ) -> tuple[Holder, ...]:
     """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
@@ -39,6 +39,8 @@ def force_release(
     themselves; it is then taken from those who did not, and from nobody who came after them.
     """
     check_name(name)
+    if grace is None:
+        grace = max((holder.ttl / 3 + 5.0 for holder in locks.holders(name)), default=0.0)
     words = _signed(by, reason)
     if grace <= 0:
         return _taken(locks, name, token or "", words)

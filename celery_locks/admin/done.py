@@ -13,6 +13,6 @@ def list_done(locks: Locks) -> Iterator[DoneWork]:
     return done_work(locks)
 
 
-def reset_done(locks: Locks, key: str) -> bool:
+def reset_done(locks: Locks, key: str, *, reason: str = "", by: str = "") -> bool:
     """Let the work for a key be done again; True if it was marked."""
     return bool(reset(locks, key))

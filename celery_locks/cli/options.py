@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import click
@@ -20,11 +21,22 @@ class Number(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number: float = super().convert(value, param, ctx)
-        if not number <= _MOST:
-            self.fail(
-                f"{number:g} is too large, or no number; {_MOST:,.0f} is the most.", param, ctx
-            )
+        if math.isnan(number):
+            self.fail("nan is not a number of seconds.", param, ctx)
+        if number > _MOST:
+            self.fail(f"{number:g} is too large; {_MOST:,.0f} is the most.", param, ctx)
         return number
+
+
+class Grace(Number):
+    """Seconds; None, which stands for the default, if the option has no value."""
+
+    DEFAULT = "default"
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        return None if value == self.DEFAULT else super().convert(value, param, ctx)
 
 
 class Text(click.types.StringParamType):
@@ -61,7 +73,12 @@ by_option = click.option(
 
 def filter_options(command: Any) -> Any:
     for option in (
-        click.option("--state", type=click.Choice(get_args(LockState))),
+        click.option(
+            "--state",
+            type=click.Choice(get_args(LockState)),
+            help="held: a task or process works under it; waiting: somebody waits for it; queued: "
+            "a message holds it that no worker has begun.",
+        ),
         click.option("--worker", help="Held or waited for by this worker."),
         click.option("--task", help="Held or waited for by this task (a glob)."),
         click.argument("glob", required=False),

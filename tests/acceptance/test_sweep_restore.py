@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from celery_locks import admin
 from celery_locks.admin.jobs import JobSearch
 from celery_locks.integration.redis_broker import RedisBroker, Unacked, open_broker
 from tests.support.celery_app import CONF_VARIABLE
@@ -98,6 +99,21 @@ def test_the_job_of_a_living_worker_is_left_alone() -> None:
         assert rig.redis.hgetall(f"{PREFIX}unacked") == before
         rig.open("gate")
         assert result.get(timeout=PATIENCE) == "key"
+
+
+def test_the_job_of_a_worker_that_was_started_again_is_restored() -> None:
+    """Under the same name, as systemd does it: it answers, and its lock has lapsed by then."""
+    with fresh_rig(locks_ttl=3, **CONF) as rig:
+        with rig.worker("-n", "same@%h") as dead:
+            result = rig.task("late").delay("key", "gate")
+            rig.wait_started(result)
+            dead.kill()
+        with rig.worker("-n", "same@%h"), rig.locks.hold("key", wait=PATIENCE):
+            swept = admin.sweep(rig.locks, rig.app, timeout=2.0, restore=True)
+            assert [(job.holder.task_id, job.fate) for job in swept.jobs] == [
+                (result.id, "restored")
+            ]
+            assert (swept.freed, swept.doubt) == ((), "")
 
 
 @pytest.fixture

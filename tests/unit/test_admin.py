@@ -245,7 +245,7 @@ def test_why_tells_of_holder_and_waiters(locks: Locks) -> None:
     said = "\n".join(admin.why(locks, "a").sentences)
     assert "Lock 'a' is held by task bill[t] on w" in said
     assert "retry 2" in said
-    assert "1 waits for it:\n  1. task bill[u] on w" in said
+    assert "It has 1 waiter:\n  1. task bill[u] on w" in said
 
 
 def test_why_takes_a_task_id(locks: Locks) -> None:
