@@ -152,7 +152,7 @@ def _about_waiters(lock: LockInfo) -> Iterator[str]:
 def _about_task(task_id: str, app: Any) -> Iterator[str]:
     """What Celery knows of a task that neither holds a lock nor waits for one."""
     for worker, state in whereabouts(app, task_id):
-        yield f"Worker {worker} has task {task_id} as {state}; it holds no lock."
+        yield f"Task {task_id} is {state} on worker {worker} and holds no lock."
     state, value = outcome(app, task_id)
     if state and state != "PENDING":
         yield _result(task_id, state, value)

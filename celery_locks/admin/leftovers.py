@@ -256,10 +256,10 @@ def _purged(
         for lock, holder in suspects
         if holder.task_id in answer.task_ids
     ]
-    unknown = len(suspects) - len(lost)
     if not answer.trouble:
         return lost, ""
-    return lost, f"Of places in the queue, {unknown} were left: {answer.trouble}."
+    left = f"Locks of queued messages that were left alone: {len(suspects) - len(lost)}"
+    return lost, f"{left}. The reason: {answer.trouble}."
 
 
 def _places(

@@ -175,7 +175,7 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
         say_json({"asked": [holder.as_dict() for holder in asked]})
     else:
         for holder in asked:
-            say(f"Asked {holder} to stop; it hears it within {holder.ttl / 3:.0f} s.")
+            say(f"Asked {holder} to stop; it learns of it within {holder.ttl / 3:.0f} s.")
     if not asked:
         end(FOUND_NOTHING, f"Nobody holds a lock {name!r}. {_near(desk, name)}".strip())
 
@@ -240,7 +240,8 @@ def sweep(
     if swept.doubt:
         say(swept.doubt)
     if not (swept.freed or swept.spared or swept.doubt or swept.jobs):
-        say("No worker is missing, and no message.")
+        say("Nothing to free: no worker is missing, and no message.")
     if swept.trimmed:
-        word = "Would clear" if dry_run else "Cleared"
-        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
+        word = "Would remove" if dry_run else "Removed"
+        entries = "1 entry" if swept.trimmed == 1 else f"{swept.trimmed} entries"
+        say(f"{word} {entries} from the lock server that nobody needs any more.")

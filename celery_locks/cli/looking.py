@@ -19,7 +19,9 @@ from celery_locks.model import LockInfo
 
 @click.command("list")
 @filter_options
-@click.option("--sort", type=click.Choice(list(admin.SORTS)), help="As the server has them if not.")
+@click.option(
+    "--sort", type=click.Choice(list(admin.SORTS)), help="By default in the order of the server."
+)
 @click.option("--limit", type=click.IntRange(1))
 @json_option
 @pass_desk
@@ -94,13 +96,15 @@ def why(desk: Desk, subject: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--older-than", type=Number(0), help="Also those held for so many seconds.")
+@click.option(
+    "--older-than", type=Number(0), help="Also those held for more than this many seconds."
+)
 @click.option(
     "--times-usual",
     type=Number(1),
     default=TIMES_USUAL,
     show_default=True,
-    help="Also those held for so many times as long as their task's past holds.",
+    help="Also those held for this many times as long as their task usually takes.",
 )
 @queued_for_option
 @timeout_option
@@ -132,7 +136,7 @@ def stale(
 @click.command("top")
 @filter_options
 @click.option("--every", type=Number(0.1), default=1.0, show_default=True)
-@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--times", type=click.IntRange(1), help="End after showing them this many times.")
 @json_option
 @pass_desk
 def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filters: Any) -> None:

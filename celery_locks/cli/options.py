@@ -15,7 +15,7 @@ _MOST = 1e9
 
 
 class Number(click.FloatRange):
-    """Of seconds, mostly: no nan, and nothing that no clock gets to."""
+    """A number, of seconds mostly: no nan, and nothing beyond what a clock can wait for."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -63,11 +63,11 @@ queued_for_option = click.option(
     type=Number(0),
     default=QUEUED_FOR,
     show_default=True,
-    help="Seconds after a publish from which its message is looked for.",
+    help="Look for the message of a queued lock from this many seconds after its publish on.",
 )
 reason_option = click.option("--reason", type=Text(), default="", help="Why, for the record.")
 by_option = click.option(
-    "--by", type=Text(), default="", help="Who you are, for the record; your user if not."
+    "--by", type=Text(), default="", help="Who you are, for the record; by default your user name."
 )
 
 

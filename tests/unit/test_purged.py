@@ -90,7 +90,9 @@ def test_a_doubt_is_said_and_nothing_freed(
     monkeypatch.setattr(leftovers, "absent", lambda *_: Absent(trouble="the broker is away"))
     swept = admin.sweep(locks, APP, queued_for=0.0)
     assert swept.freed == ()
-    assert swept.as_dict()["doubt"] == "Of places in the queue, 1 were left: the broker is away."
+    assert (
+        swept.as_dict()["doubt"] == "1 lock of a queued message was left alone: the broker is away."
+    )
     assert locks.holders("a")
     found = admin.stale(locks, APP, queued_for=0.0)
     assert (found, found.doubt) == ([], swept.doubt)
