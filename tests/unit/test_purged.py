@@ -90,9 +90,8 @@ def test_a_doubt_is_said_and_nothing_freed(
     monkeypatch.setattr(leftovers, "absent", lambda *_: Absent(trouble="the broker is away"))
     swept = admin.sweep(locks, APP, queued_for=0.0)
     assert swept.freed == ()
-    assert (
-        swept.as_dict()["doubt"] == "1 lock of a queued message was left alone: the broker is away."
-    )
+    left = "Locks of queued messages that were left alone: 1."
+    assert swept.as_dict()["doubt"] == f"{left} The reason: the broker is away."
     assert locks.holders("a")
     found = admin.stale(locks, APP, queued_for=0.0)
     assert (found, found.doubt) == ([], swept.doubt)
