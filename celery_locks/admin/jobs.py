@@ -40,11 +40,11 @@ _RABBITMQ = (
     "once if its process died, after some missed heartbeats if its machine did."
 )
 _ACKNOWLEDGED = (
-    "Its message was acknowledged before the task began (acks_late is off), so nobody will run it "
+    "its message was acknowledged before the task began (acks_late is off), so nobody will run it "
     "again. Send it again if it must run."
 )
 _NOWHERE = (
-    "Its message is in no queue and with no worker, so nobody will run it again. Send it again if "
+    "its message is in no queue and with no worker, so nobody will run it again. Send it again if "
     "it must run."
 )
 _ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
@@ -111,7 +111,7 @@ class JobSearch:
             return Job(holder, "lost", _ACKNOWLEDGED)
         if kind != "amqp":
             return _unknown(holder, f"a broker of type {kind!r} cannot be asked")
-        return Job(holder, "returns", _RABBITMQ if task else f"If it has acks_late: {_RABBITMQ}")
+        return Job(holder, "returns", _RABBITMQ if task else f"if it has acks_late: {_RABBITMQ}")
 
     def _of_redis(self, freed: Sequence[Holder], past: Sequence[Holder]) -> list[Job]:
         holders = [*freed, *past]
@@ -145,31 +145,31 @@ class JobSearch:
         when = f"is delivered again in about {span(returns_in)} (visibility_timeout)"
         if len(found) > 1:
             what = (
-                f"It has {len(found)} messages that are unacknowledged; each {when} at the latest."
+                f"it has {len(found)} messages that are unacknowledged; each {when} at the latest."
             )
             return Job(holder, "returns", what, returns_in)
         if found[0].delivered_at > holder.expires_at:
             what = (
-                f"Its message was delivered to a worker since; if that one is dead too, it {when}."
+                f"its message was delivered to a worker since; if that one is dead too, it {when}."
             )
             return Job(holder, "returns", what, returns_in)
         if self.restore:
             return self._restored(broker, holder, found[0])
-        what = f"Its message is unacknowledged and {when}. `sweep --restore` delivers it now."
+        what = f"its message is unacknowledged and {when}. `sweep --restore` delivers it now."
         return Job(holder, "returns", what, returns_in)
 
     def _restored(self, broker: RedisBroker, holder: Holder, message: Unacked) -> Job:
         if self.dry_run:
-            what = "Its message would be put back into its queue."
+            what = "its message would be put back into its queue."
             return Job(holder, "returns", what, message.returns_in)
         try:
             queues = broker.restore(message)
         except InDoubt as doubt:  # the others may have been restored
-            return Job(holder, "unknown", f"Whether its message was put back is unknown: {doubt}.")
+            return Job(holder, "unknown", f"whether its message was put back is unknown: {doubt}.")
         if not queues:
-            return Job(holder, "taken", "Its message was acknowledged or delivered just now.")
+            return Job(holder, "taken", "its message was acknowledged or delivered just now.")
         names = " and ".join(map(repr, queues))
-        what = f"Its message is back in queue {names}; the next free worker runs it."
+        what = f"its message is back in queue {names}; the next free worker runs it."
         return Job(holder, "restored", what)
 
     def _of_others(self, holders: Sequence[Holder]) -> list[Job]:
@@ -180,18 +180,18 @@ class JobSearch:
     def _of_other(self, holder: Holder, is_absent: bool, trouble: str) -> Job:
         state, _ = outcome(self.app, str(holder.task_id))
         if state in _ENDED_STATES:
-            return Job(holder, "ended", f"It has ended: its result says {state}.")
+            return Job(holder, "ended", f"it has ended: its result says {state}.")
         if is_absent:
             task = self.app.tasks.get(holder.task or "")
             is_early = task is not None and not task.acks_late
             return Job(holder, "lost", _ACKNOWLEDGED if is_early else _NOWHERE)
         if trouble:
             return _unknown(holder, trouble)
-        return Job(holder, "taken", "A queue or a worker has its message: it will run.")
+        return Job(holder, "taken", "a queue or a worker has its message: it will run.")
 
 
 def _unknown(holder: Holder, why: str) -> Job:
-    return Job(holder, "unknown", f"Nobody knows what happens to its message: {why}.")
+    return Job(holder, "unknown", f"nobody knows what happens to its message: {why}.")
 
 
 def _lost_before(locks: Locks, known: set[str | None]) -> Iterator[Holder]:

@@ -11,7 +11,10 @@ import time_machine
 from celery import Celery
 
 from celery_locks import Locks, admin
+from celery_locks.admin import jobs
 from celery_locks.admin.jobs import JobSearch, _lost_before
+from celery_locks.integration.redis_broker import Unacked
+from celery_locks.integration.roll_call import Stock
 from celery_locks.model import Holder, LockSpec
 
 HOLDER = Holder(token="x", task_id="t", task="bill", worker="w", ttl=30.0)
@@ -81,13 +84,64 @@ def test_other_brokers_are_not_looked_into(
 
 def test_a_task_that_the_app_does_not_know_may_have_either(locks: Locks) -> None:
     [job], _ = JobSearch(app_on("amqp://"), 1.0).jobs(locks, [HOLDER._replace(task="other")])
-    assert "If it has acks_late: RabbitMQ" in job.sentence
+    assert "if it has acks_late: RabbitMQ" in job.sentence
 
 
 def test_a_broker_that_is_down_is_said(locks: Locks) -> None:
     """The locks are freed by then; an error would hide that."""
     search = JobSearch(app_on("redis://127.0.0.1:1/0"), 0.5)
-    jobs, doubt = search.jobs(locks, [HOLDER])
-    assert jobs == []
+    found, doubt = search.jobs(locks, [HOLDER])
+    assert found == []
     assert doubt.startswith("The jobs of dead workers were not looked for: the broker gives no")
     assert search.jobs(locks, []) == ([], "")
+
+
+class OneBroker:
+    """A broker that would restore anything."""
+
+    def restore(self, message: Unacked) -> list[str]:
+        return ["celery"]
+
+
+def unacked(delivered_at: float) -> Unacked:
+    return Unacked("tag", b"", delivered_at, visibility_timeout=3600.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "fate", "sentence"),
+    [
+        ([unacked(1000.0)], "restored", "back in queue 'celery'"),
+        ([unacked(1121.0)], "returns", "was delivered to a worker since"),
+        ([unacked(1000.0), unacked(1001.0)], "returns", "it has 2 messages"),
+    ],
+    ids=["the dead worker's", "delivered since", "several"],
+)
+def test_only_the_message_that_the_dead_worker_had_is_restored(
+    found: list[Unacked], fate: str, sentence: str
+) -> None:
+    """Another delivery may be under way with a worker that cannot answer, as of the solo pool."""
+    holder = HOLDER._replace(expires_at=1120.0)
+    job = JobSearch(None, 1.0, restore=True)._of_unacked(OneBroker(), holder, found)  # type: ignore[arg-type]
+    assert job.fate == fate
+    assert sentence in job.sentence
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken", "times"),
+    [
+        ([Stock({"w": []})], set(), 1),
+        ([Stock({"v": []}), Stock({"w": []}, frozenset({"t"}))], {"t"}, 2),
+        ([Stock(), Stock()], set(), 2),
+    ],
+    ids=["its worker answers", "its worker is slow", "nobody answers"],
+)
+def test_a_worker_that_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Stock], taken: set[str], times: int
+) -> None:
+    """A busy worker may miss one question, and have the task."""
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        jobs, "take_stock", lambda app, ids, _: asked.append(ids) or answers[len(asked) - 1]
+    )
+    assert JobSearch(None, 1.0)._with_workers([HOLDER]) == taken
+    assert asked == [["t"]] * times
