@@ -49,6 +49,7 @@ _NOWHERE = (
 )
 _ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
 _PAST_ACTS = ("lapsed", "force_release")
+_ALL = 1_000_000  # the history itself is bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +196,15 @@ def _unknown(holder: Holder, why: str) -> Job:
 
 
 def _lost_before(locks: Locks, known: set[str | None]) -> Iterator[Holder]:
-    """The last holder of each task whose lock lapsed, or was taken when its renewal was overdue.
+    """Holders whose lock lapsed, or was taken when its renewal was overdue; by the history.
 
-    Not of tasks that hold a lock, or wait for one, at this moment.
+    The last hold of a task counts, and not that of a task which holds a lock now, or waits for one.
     """
-    seen = known | {
-        one.task_id for lock in list_locks(locks) for one in lock.holders + lock.waiters
-    }
-    for act in history(locks, limit=1000):
-        for holder in act.holders if act.act in _PAST_ACTS else ():
-            if holder.task_id not in seen and holder.worker and is_overdue(holder, act.at):
-                seen.add(holder.task_id)
-                yield holder
+    seen = {*known, None}
+    for lock in list_locks(locks):
+        seen.update(one.task_id for one in lock.holders + lock.waiters)
+    for act in history(locks, limit=_ALL):
+        ended = [holder for holder in act.holders if holder.task_id not in seen]
+        seen.update(holder.task_id for holder in ended)
+        if act.act in _PAST_ACTS:
+            yield from (one for one in ended if one.worker and is_overdue(one, act.at))

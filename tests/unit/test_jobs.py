@@ -50,15 +50,18 @@ def app_on(broker: str, acks_late: bool = True) -> Celery:
 
 def test_only_jobs_whose_renewal_was_overdue_are_looked_for(locks: Locks, clock: Any) -> None:
     """A lock that an operator took from a healthy holder says nothing about the worker's life."""
-    for name in ("healthy", "overdue", "lapsed", "at work"):
+    for name in ("healthy", "overdue", "lapsed", "at work", "ran again"):
         take(locks, name)
     admin.force_release(locks, "healthy")
     clock.shift(20)
     admin.force_release(locks, "overdue")
     clock.shift(20)
-    for name in ("lapsed", "at work"):
+    for name in ("lapsed", "at work", "ran again"):
         take(locks, name, "the next one")
     take(locks, "elsewhere", "at work")
+    take(locks, "another", "ran again")
+    clock.shift(5)
+    locks.perform(locks.verbs.release("another", "another-ran again", past=""))
     found = {holder.task_id for holder in _lost_before(locks, set())}
     assert found == {"overdue", "lapsed"}
     assert list(_lost_before(locks, {"overdue", "lapsed"})) == []
