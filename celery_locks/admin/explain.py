@@ -13,13 +13,15 @@ from celery_locks.admin.liveness import Detail, Liveness, examine
 from celery_locks.admin.suggest import suggest
 from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
-from celery_locks.integration.roll_call import outcome, whereabouts
+from celery_locks.integration.redis_broker import InDoubt, open_broker
+from celery_locks.integration.roll_call import PATIENCE, outcome, whereabouts
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Conflict, Holder, LockInfo, check_name
 from celery_locks.skipped import is_skipped
 from celery_locks.store.verbs import QUEUED
 
 _SHOWN = 5
+ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +153,30 @@ def _about_waiters(lock: LockInfo) -> Iterator[str]:
 
 def _about_task(task_id: str, app: Any) -> Iterator[str]:
     """What Celery knows of a task that neither holds a lock nor waits for one."""
-    for worker, state in whereabouts(app, task_id):
+    workers = whereabouts(app, task_id)
+    for worker, state in workers:
         yield f"Task {task_id} is {state} on worker {worker} and holds no lock."
     state, value = outcome(app, task_id)
     if state and state != "PENDING":
         yield _result(task_id, state, value)
+    can_ask = app.conf.worker_enable_remote_control
+    if can_ask and not workers and state not in ENDED_STATES:
+        yield from _about_message(task_id, app)
+
+
+def _about_message(task_id: str, app: Any) -> Iterator[str]:
+    """Whether a worker took its message and never acknowledged it; only Redis brokers can say."""
+    try:
+        with open_broker(app, PATIENCE) as broker:
+            messages = broker.unacked([task_id]).get(task_id, [])
+    except InDoubt:
+        return
+    for message in messages:
+        yield (
+            f"The message of task {task_id} went to a worker that has not acknowledged it and does "
+            f"not answer for it. It is delivered again in about {span(message.returns_in)} "
+            "(visibility_timeout); `sweep --restore` does it now if the task's lock has lapsed."
+        )
 
 
 def _result(task_id: str, state: str, value: Any) -> str:

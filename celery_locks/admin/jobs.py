@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_locks.admin.acts import history
-from celery_locks.admin.explain import span
+from celery_locks.admin.explain import ENDED_STATES, span
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import is_overdue
 from celery_locks.integration.queues import absent
@@ -47,7 +47,6 @@ _NOWHERE = (
     "its message is in no queue and with no worker, so nobody will run it again. Send it again if "
     "it must run."
 )
-_ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
 _PAST_ACTS = ("lapsed", "force_release")
 _ALL = 1_000_000  # the history itself is bounded
 
@@ -180,7 +179,7 @@ class JobSearch:
 
     def _of_other(self, holder: Holder, is_absent: bool, trouble: str) -> Job:
         state, _ = outcome(self.app, str(holder.task_id))
-        if state in _ENDED_STATES:
+        if state in ENDED_STATES:
             return Job(holder, "ended", f"it has ended: its result says {state}.")
         if is_absent:
             task = self.app.tasks.get(holder.task or "")

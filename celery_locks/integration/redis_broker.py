@@ -74,6 +74,8 @@ def ids_in(message: Any) -> Iterator[str]:
 def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
     """The broker that the workers read from; InDoubt if it cannot be asked."""
     with app.connection_for_read(connect_timeout=timeout) as connection:
+        if (kind := connection.transport.driver_type) != "redis":
+            raise InDoubt(f"a broker of type {kind!r} cannot be asked")
         errors = (OperationalError, *connection.connection_errors, *connection.channel_errors)
         try:
             connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT)

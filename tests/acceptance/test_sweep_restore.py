@@ -109,6 +109,9 @@ def test_the_job_of_a_worker_that_was_started_again_is_restored() -> None:
             rig.wait_started(result)
             dead.kill()
         with rig.worker("-n", "same@%h"), rig.locks.hold("key", wait=PATIENCE):
+            why = admin.why(rig.locks, result.id, rig.app)
+            assert why.is_known
+            assert "It is delivered again in about 59 min" in why.sentences[0]
             swept = admin.sweep(rig.locks, rig.app, timeout=2.0, restore=True)
             assert [(job.holder.task_id, job.fate) for job in swept.jobs] == [
                 (result.id, "restored")

@@ -20,15 +20,7 @@ import redis
 from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
-from celery_locks import (
-    LockedTask,
-    LockEvent,
-    current_lease,
-    metrics,
-    single_instance,
-    subscribe,
-    without_skipped,
-)
+from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
@@ -119,6 +111,12 @@ def _add_tasks(app: Celery) -> None:
     def echo(value: Any = None) -> Any:
         return value
 
+    @app.task(name="gather_ran", shared=False)
+    def gather_ran(values: Any) -> Any:
+        from celery_locks import without_skipped
+
+        return without_skipped(values)
+
     @app.task(name="seen", shared=False)
     def seen() -> Any:
         lease = current_lease()
@@ -127,10 +125,6 @@ def _add_tasks(app: Celery) -> None:
     @app.task(name="gather", shared=False)
     def gather(values: Any) -> Any:
         return values
-
-    @app.task(name="gather_ran", shared=False)
-    def gather_ran(values: Any) -> Any:
-        return without_skipped(values)
 
     @app.task(name="work", lock_key="{key}", **locked)
     def work(self: Any, key: str, gate: str | None = None) -> Any:
