@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -59,14 +60,14 @@ def test_the_job_of_a_killed_worker_is_restored_and_runs_once() -> None:
             for result in (late, early):
                 rig.wait_started(result)
             dead.kill()
-        with rig.worker("-n", "alive@%h", "-Q", "celery,orders"):
-            swept = sweep(rig, "--wait", "35")
-            assert {one["name"] for one in swept["freed"]} == {"late", "early"}
-            assert fates(swept) == {late.id: "returns", early.id: "lost"}
-            assert "in about 59 min" in sentence_of(swept, late)
-            assert "`sweep --restore` delivers it now" in sentence_of(swept, late)
-            assert "acknowledged before the task began" in sentence_of(swept, early)
+        swept = sweep(rig, "--wait", "35")
+        assert {one["name"] for one in swept["freed"]} == {"late", "early"}
+        assert fates(swept) == {late.id: "returns", early.id: "lost"}
+        assert re.search(r"in about 5\d min", sentence_of(swept, late))
+        assert "`sweep --restore` delivers it now" in sentence_of(swept, late)
+        assert "acknowledged before the task began" in sentence_of(swept, early)
 
+        with rig.worker("-n", "alive@%h", "-Q", "celery,orders"):
             assert fates(sweep(rig, "--restore", "--dry-run")) == {late.id: "returns"}
             assert len(rig.starts(late.id)) == 1
             restored = sweep(rig, "--restore")
@@ -111,7 +112,7 @@ def test_the_job_of_a_worker_that_was_started_again_is_restored() -> None:
         with rig.worker("-n", "same@%h"), rig.locks.hold("key", wait=PATIENCE):
             why = admin.why(rig.locks, result.id, rig.app)
             assert why.is_known
-            assert "It is delivered again in about 59 min" in why.sentences[0]
+            assert "It is delivered again in about 5" in why.sentences[0]
             swept = admin.sweep(rig.locks, rig.app, timeout=2.0, restore=True)
             assert [(job.holder.task_id, job.fate) for job in swept.jobs] == [
                 (result.id, "restored")
