@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -155,23 +155,36 @@ def queued_ids(broker: RedisBroker) -> list[str]:
 
 def test_restoring_beside_kombu_puts_each_message_back_once(quiet: Rig) -> None:
     """The visibility timeout may come at this very moment; twice in the queue is run twice."""
-    ids = fetch_all(quiet, 150)
+    ids = fetch_all(quiet, 20)
     with open_broker(quiet.app, 5.0) as broker, quiet.app.connection_for_read() as connection:
         messages = messages_of(broker, ids)
         assert set(messages) == set(ids)
-        qos = connection.channel().qos
-
-        def restore_as_kombu_does() -> None:
-            for message in messages.values():
-                qos.restore_by_tag(message.tag)
-
-        other = threading.Thread(target=restore_as_kombu_does)
-        other.start()
-        ours = [task_id for task_id in reversed(ids) if broker.restore(messages[task_id])]
-        other.join()
-        assert 0 < len(ours) < len(ids), "neither was beside the other"
+        channel = connection.channel()
+        for task_id in ids[:10]:  # ours comes between the reading and the writing of kombu's
+            with between(channel, lambda i=task_id: broker.restore(messages[i])) as done:
+                channel.qos.restore_by_tag(messages[task_id].tag)
+            assert done == [["celery"]]
+        for task_id in ids[10:]:  # kombu's comes between the reading and the writing of ours
+            channel.qos.restore_by_tag(messages[task_id].tag)
+            assert broker.restore(messages[task_id]) == []
         assert sorted(queued_ids(broker)) == sorted(ids)
         assert unacked_tags(quiet) == []
+
+
+@contextmanager
+def between(channel: Any, act: Callable[[], list[str]]) -> Iterator[list[list[str]]]:
+    """Does something once, after kombu has read a message and before it moves it."""
+    done: list[list[str]] = []
+    original = channel._do_restore_message
+
+    def restore_message(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        if not done:
+            done.append(act())
+
+    channel._do_restore_message = restore_message
+    yield done
+    channel._do_restore_message = original
 
 
 def test_a_message_that_was_delivered_again_is_not_restored(quiet: Rig) -> None:
