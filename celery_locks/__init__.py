@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from celery_locks.lease import AsyncLease, Lease, State
     from celery_locks.locks import Locks
     from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo
+    from celery_locks.skipped import is_skipped, without_skipped
 
 _ROOMS = {
     "aio": ("AsyncLocks",),
@@ -62,6 +63,7 @@ _ROOMS = {
     "lease": ("AsyncLease", "Lease", "State"),
     "locks": ("Locks",),
     "model": ("ActiveRun", "Conflict", "Holder", "LockInfo"),
+    "skipped": ("is_skipped", "without_skipped"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -107,6 +109,8 @@ __all__ = [
     "StopRequested",
     "TaskLockAcquireError",
     "current_lease",
+    "is_skipped",
     "single_instance",
     "subscribe",
+    "without_skipped",
 ]

@@ -10,22 +10,30 @@ from typing import Any
 from celery_locks.admin.acts import history
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
+from celery_locks.admin.suggest import suggest
 from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
-from celery_locks.integration.roll_call import outcome, whereabouts
+from celery_locks.integration.redis_broker import InDoubt, open_broker
+from celery_locks.integration.roll_call import PATIENCE, outcome, whereabouts
 from celery_locks.locks import Locks
 from celery_locks.model import QUEUED, Act, Conflict, Holder, LockInfo, check_name
+from celery_locks.skipped import is_skipped
 
 _SHOWN = 5
+ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The answer about a lock's name or a task's id; ``locks`` are those it is about."""
+    """The answer about a lock's name or a task's id; ``locks`` are those it is about.
+
+    ``is_known`` is False if there is neither such a lock nor a trace of such a task.
+    """
 
     subject: str
     sentences: tuple[str, ...]
     locks: tuple[Detail, ...] = ()
+    is_known: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -46,7 +54,10 @@ def why(locks: Locks, subject: str, app: Any = None) -> Why:
     if found:
         parts = [*_parts_of_task(subject, found), *_about_all(locks, found)]
         return Why(subject, tuple(parts), tuple(found))
-    return Why(subject, tuple(_about_nothing(locks, subject, app)))
+    about_task = list(_about_task(subject, app)) if app is not None else []
+    if about_task:
+        return Why(subject, tuple(about_task))
+    return Why(subject, tuple(_about_nothing(locks, subject)), is_known=False)
 
 
 def _names(subject: str) -> Iterator[str]:
@@ -131,43 +142,61 @@ def _about_waiters(lock: LockInfo) -> Iterator[str]:
     if not lock.waiters:
         yield "Nobody waits for it."
         return
-    yield f"{len(lock.waiters)} wait{'s' if len(lock.waiters) == 1 else ''} for it:"
+    count = "1 waiter" if len(lock.waiters) == 1 else f"{len(lock.waiters)} waiters"
+    yield f"It has {count}:"
     for place, waiter in enumerate(lock.waiters[:_SHOWN], 1):
         yield f"  {place}. {waiter}, for {span(lock.as_of - waiter.acquired_at)}"
     if len(lock.waiters) > _SHOWN:
         yield f"  … and {len(lock.waiters) - _SHOWN} more"
 
 
-def _about_nothing(locks: Locks, subject: str, app: Any) -> Iterator[str]:
-    yield f"No lock {subject!r} is held or waited for, nor does a task of that id hold or wait."
-    yield from _done_to(locks, subject)
-    if app is None:
-        return
-    for worker, state in whereabouts(app, subject):
-        yield f"Worker {worker} has the task as {state}."
-    state, value = outcome(app, subject)
+def _about_task(task_id: str, app: Any) -> Iterator[str]:
+    """What Celery knows of a task that neither holds a lock nor waits for one."""
+    workers = whereabouts(app, task_id)
+    for worker, state in workers:
+        yield f"Task {task_id} is {state} on worker {worker} and holds no lock."
+    state, value = outcome(app, task_id)
     if state and state != "PENDING":
-        yield f"The task's result says {state}{_conflict(value)}."
+        yield _result(task_id, state, value)
+    can_ask = app.conf.worker_enable_remote_control
+    if can_ask and not workers and state not in ENDED_STATES:
+        yield from _about_message(task_id, app)
 
 
-def _conflict(value: Any) -> str:
-    """What a skip or a conflict says of the lock that was in the way."""
-    if _is_skip(value):
+def _about_message(task_id: str, app: Any) -> Iterator[str]:
+    """Whether a worker took its message and never acknowledged it; only Redis brokers can say."""
+    try:
+        with open_broker(app, PATIENCE) as broker:
+            messages = broker.unacked([task_id]).get(task_id, [])
+    except InDoubt:
+        return
+    for message in messages:
+        yield (
+            f"The message of task {task_id} went to a worker that has not acknowledged it and does "
+            f"not answer for it. It is delivered again in about {span(message.returns_in)} "
+            "(visibility_timeout); `sweep --restore` does it now if the task's lock has lapsed."
+        )
+
+
+def _result(task_id: str, state: str, value: Any) -> str:
+    """What its result says; of a skip or a conflict also what was in the way."""
+    what = "holds no lock and waits for none"
+    if is_skipped(value) and "reason" in value:
+        what = f"did not run: its work was done before ({value['reason']})"
+    elif is_skipped(value):
         holder = Holder.from_dict(value["holder"]) if value["holder"] else "nobody we know"
-        return f": it was skipped because lock {value['lock']!r} was held by {holder}"
-    if isinstance(value, LockConflict):
+        what = f"was skipped because lock {value['lock']!r} was held by {holder}"
+    elif isinstance(value, LockConflict):
         conflict: Conflict = value.conflict
-        return f": {conflict}"
-    return ""
+        what = f"did not run: {conflict}"
+    return f"Task {task_id} {what}. Its result is {state}."
 
 
-def _is_skip(value: Any) -> bool:
-    """Whether it is what a task that we skipped returns, and not a result of the user's own."""
-    if not isinstance(value, dict) or value.get("skipped") is not True or "holder" not in value:
-        return False
-    holder = value["holder"]
-    is_holder = holder is None or (isinstance(holder, dict) and {"token", "fence"} <= holder.keys())
-    return is_holder and isinstance(value.get("lock"), str)
+def _about_nothing(locks: Locks, subject: str) -> Iterator[str]:
+    yield f"No lock {subject!r} is held or waited for, and no task of that id is known."
+    if near := suggest(locks, subject):
+        yield near
+    yield from _done_to(locks, subject)
 
 
 def _done_to(locks: Locks, name: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_locks.admin.acts import force_release
+from celery_locks.admin.jobs import Job, JobSearch
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Liveness, judge, last_renewed, without_message
 from celery_locks.admin.trimming import trim
@@ -80,12 +81,14 @@ class Swept:
 
     ``doubt`` says why places in the queue were left that may have lost their message; usually none.
     ``trimmed`` entries of the store, which nobody needed any more, were cleared up as well.
+    ``jobs`` says what happens to the jobs of dead workers (``jobs.py``).
     """
 
     freed: tuple[Stale, ...]
     spared: tuple[Stale, ...]
     doubt: str = ""
     trimmed: int = 0
+    jobs: tuple[Job, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -93,6 +96,7 @@ class Swept:
             "spared": [one.as_dict() for one in self.spared],
             "doubt": self.doubt,
             "trimmed": self.trimmed,
+            "jobs": [job.as_dict() for job in self.jobs],
         }
 
 
@@ -193,12 +197,15 @@ def sweep(
     by: str = "",
     timeout: float = PATIENCE,
     queued_for: float = QUEUED_FOR,
+    restore: bool = False,
 ) -> Swept:
     """Free the locks of workers that are gone, and of messages that are nowhere; trim the store.
 
     Gone is who did not answer twice and whose renewal is overdue. ``wait`` so many seconds for the
     latter where only the former is certain. What else a dead worker held lapses by itself.
-    Messages are looked for from ``queued_for`` seconds after they took their place.
+    Messages are looked for from ``queued_for`` seconds after they took their place. With
+    ``restore`` the unacknowledged messages of dead workers are put back into their queues, under
+    the conditions that ``jobs.py`` names (Redis brokers only).
     """
     ends = time.monotonic() + wait
     while True:
@@ -212,7 +219,11 @@ def sweep(
     freed = [one for one in gone if dry_run or _free(locks, one, by)]
     purged, doubt = _purged(locks, app, queued_for, timeout)
     freed += [one for one in purged if dry_run or _free(locks, one, by)]
-    return Swept(tuple(freed), tuple(spared), doubt, trim(locks, dry_run=dry_run))
+    trimmed = trim(locks, dry_run=dry_run)
+    dead = [one.holder for one in freed if one.liveness.verdict == "gone"]
+    jobs, why_not = JobSearch(app, timeout, restore, dry_run).jobs(locks, dead)
+    doubt = f"{doubt} {why_not}".strip()
+    return Swept(tuple(freed), tuple(spared), doubt, trimmed, tuple(jobs))
 
 
 def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
@@ -245,10 +256,10 @@ def _purged(
         for lock, holder in suspects
         if holder.task_id in answer.task_ids
     ]
-    unknown = len(suspects) - len(lost)
     if not answer.trouble:
         return lost, ""
-    return lost, f"Of places in the queue, {unknown} were left: {answer.trouble}."
+    left = f"Locks of queued messages that were left alone: {len(suspects) - len(lost)}"
+    return lost, f"{left}. The reason: {answer.trouble}."
 
 
 def _places(

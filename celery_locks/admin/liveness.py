@@ -127,12 +127,17 @@ def last_renewed(holder: Holder) -> float:
     return max(holder.expires_at - holder.ttl, holder.acquired_at)
 
 
+def is_overdue(holder: Holder, as_of: float) -> bool:
+    """Whether a renewal should have come by then."""
+    return as_of - last_renewed(holder) > holder.ttl * _OVERDUE
+
+
 def _verdict(holder: Holder, as_of: float, roll: RollCall | None) -> Verdict:
     if holder.is_kept:
         return "ended"
     if holder.is_queued:
         return "queued"
-    overdue = as_of - last_renewed(holder) > holder.ttl * _OVERDUE
+    overdue = is_overdue(holder, as_of)
     if roll is None or roll.trouble or not holder.worker:
         return "late" if overdue else "renewed"
     if not _met(holder, roll):

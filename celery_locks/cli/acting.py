@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -10,6 +12,7 @@ from celery_locks import admin
 from celery_locks.cli import FOUND_NOTHING, WRONG_INPUT
 from celery_locks.cli.desk import Desk, end, json_option, pass_desk, say, say_json
 from celery_locks.cli.options import (
+    Grace,
     Number,
     Text,
     by_option,
@@ -28,11 +31,14 @@ from celery_locks.model import Holder
 @click.option("--exact", is_flag=True, help="NAME is no glob, whatever is in it.")
 @click.option(
     "--grace",
-    type=Number(0),
+    type=Grace(0),
+    is_flag=False,
+    flag_value=Grace.DEFAULT,
     default=0.0,
-    help="Ask its holder to stop first, and give it so many seconds.",
+    help="Ask its holder to stop first, and give it this many seconds; without a number, as long "
+    "as it takes to hear of it and 5 s more.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before freeing several.")
+@click.option("--yes", is_flag=True, help="Do not ask; with --reason, for scripts.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be freed.")
 @json_option
 @pass_desk
@@ -43,31 +49,38 @@ def release(
     reason: str,
     by: str,
     exact: bool,
-    grace: float,
+    grace: float | None,
     yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take a lock from its holder, who is told; the next in line gets it.
+    """Take a lock from its holder; the next in line gets it.
 
-    A NAME with * or ? that is no lock's own name is a glob. Of what a glob matches, only the
-    holders that it found are freed, not whoever came after them.
+    The holder is told at its next renewal. You are asked first, and for a reason; a script says
+    both with --yes and --reason.
+
+    A NAME with * or ? that is no lock's own name is a glob. Only the holders that were found are
+    freed, not whoever came after them.
     """
     found, is_one = _asked_for(desk, name, exact, if_token)
     if not found:
         holding = f" with token {if_token!r}" if if_token else ""
-        end(FOUND_NOTHING, f"Nobody holds a lock {name!r}{holding}.")
+        end(FOUND_NOTHING, f"Nobody holds a lock {name!r}{holding}. {_near(desk, name)}".strip())
     if not dry_run:
-        if not is_one and len(found) > 1 and not yes:
-            _ask_first(found, as_json)
-        freed = [
-            _freed(desk, lock, is_one, if_token, reason=reason, by=by, grace=grace)
-            for lock in found
-        ]
+        if not (yes and reason):
+            reason = _ask(desk, found, name, reason, yes, can_ask=not as_json)
+        how = {"reason": reason, "by": by, "grace": grace}
+        freed = [_freed(desk, lock, is_one, if_token, **how) for lock in found]
         found = [(lock, holders) for lock, holders in freed if holders]
     _tell_freed(found, dry_run, as_json)
     if not found:
-        end(0 if grace else FOUND_NOTHING, "It was given back before it had to be taken.")
+        code = FOUND_NOTHING if grace == 0 else 0
+        end(code, "It was given back before it had to be taken.")
+
+
+def _near(desk: Desk, name: str) -> str:
+    """A glob that matches nothing was meant as one."""
+    return "" if admin.is_glob(name) else admin.suggest(desk.locks, name)
 
 
 Found = tuple[str, tuple[Holder, ...]]
@@ -88,25 +101,47 @@ def _asked_for(desk: Desk, name: str, exact: bool, token: str | None) -> tuple[l
     ], False
 
 
-def _ask_first(found: list[Found], as_json: bool) -> None:
-    if as_json:
-        end(FOUND_NOTHING, f"{len(found)} locks match; nothing was freed: say --yes to free them.")
+def _ask(desk: Desk, found: list[Found], name: str, reason: str, yes: bool, can_ask: bool) -> str:
+    """The reason, once the operator has agreed; ends the command if not."""
+    if not (can_ask and is_terminal()):
+        _refuse_unasked(found, name)
+    _show(desk, found)
+    what = "this lock from its holder" if len(found) == 1 else f"these {len(found)} locks"
+    try:
+        if not yes and not click.confirm(f"Take {what}?", default=False):
+            end(FOUND_NOTHING, "Nothing was freed.")
+        return reason or str(click.prompt("Reason, for the record", type=Text()))
+    except click.Abort:
+        click.echo()
+        end(FOUND_NOTHING, "Nothing was freed.")
+
+
+def _refuse_unasked(found: list[Found], name: str) -> NoReturn:
+    held = f"{len(found)} locks match"
+    if len(found) == 1:
+        held = f"Lock {found[0][0]!r} is held by {found[0][1][0]}"
+    words = f"release {shlex.quote(name)} --yes --reason 'why'"
+    end(WRONG_INPUT, f"Nothing was freed. {held}. To take it without being asked, write: {words}")
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _show(desk: Desk, found: list[Found]) -> None:
+    if len(found) == 1 and (detail := admin.info(desk.locks, found[0][0], desk.app)):
+        for alive in detail.liveness:
+            say(f"{found[0][0]}  held by {alive.holder}. {alive.sentence}")
+        return
     for name, holders in found[:20]:
         say(f"{name}  held by {', '.join(map(str, holders))}")
     if len(found) > 20:
         say(f"… and {len(found) - 20} more")
-    try:
-        agreed = click.confirm(f"Free these {len(found)} locks?", default=False)
-    except click.Abort:
-        click.echo()
-        agreed = False
-    if not agreed:
-        end(FOUND_NOTHING, "Nothing was freed.")
 
 
 def _freed(desk: Desk, lock: Found, is_one: bool, token: str | None, **how: Any) -> Found:
     name, holders = lock
-    if is_one:
+    if is_one and len(holders) > 1:  # all at once: a grace is waited for once
         return name, admin.force_release(desk.locks, name, token, **how)
     taken = [admin.force_release(desk.locks, name, holder.token, **how) for holder in holders]
     return name, tuple(holder for some in taken for holder in some)
@@ -131,15 +166,18 @@ def _tell_freed(found: list[Found], dry_run: bool, as_json: bool) -> None:
 @json_option
 @pass_desk
 def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_json: bool) -> None:
-    """Ask a lock's holder to stop; it keeps the lock until it ends, and may take no notice."""
+    """Ask a lock's holder to stop.
+
+    It keeps the lock until it ends, and may take no notice.
+    """
     asked = admin.stop(desk.locks, name, if_token, reason=reason, by=by)
     if as_json:
         say_json({"asked": [holder.as_dict() for holder in asked]})
     else:
         for holder in asked:
-            say(f"Asked {holder} to stop; it hears it within {holder.ttl / 3:.0f} s.")
+            say(f"Asked {holder} to stop; it learns of it within {holder.ttl / 3:.0f} s.")
     if not asked:
-        end(FOUND_NOTHING, f"Nobody holds a lock {name!r}.")
+        end(FOUND_NOTHING, f"Nobody holds a lock {name!r}. {_near(desk, name)}".strip())
 
 
 @click.command()
@@ -150,6 +188,12 @@ def stop(desk: Desk, name: str, if_token: str | None, reason: str, by: str, as_j
     default=0.0,
     help="Seconds to wait until a silent worker's renewal is overdue too.",
 )
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="Deliver the unacknowledged jobs of dead workers now, not after the broker's visibility "
+    "timeout (Redis brokers). Only jobs whose lock lapsed or was swept and that no worker has.",
+)
 @queued_for_option
 @by_option
 @timeout_option
@@ -159,15 +203,17 @@ def sweep(
     desk: Desk,
     dry_run: bool,
     wait: float,
+    restore: bool,
     queued_for: float,
     by: str,
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Free the locks of workers that are gone: asked twice in vain, and a renewal is overdue.
+    """Free the locks of dead workers and lost messages.
 
-    And places in the queue (scope="queued") whose message was purged or lost: it is in no queue
-    and with no worker, looked for twice.
+    A worker is dead if it does not answer twice and a renewal of the lock is overdue. A message
+    that holds a lock from its publish on (scope="queued") is lost if it is in no queue and with no
+    worker, looked for twice. What happens to the job of a dead worker is said too.
     """
     if desk.app is None:
         end(WRONG_INPUT, "Only Celery knows which workers live: use celery -A proj locks sweep.")
@@ -179,6 +225,7 @@ def sweep(
         by=by,
         timeout=timeout,
         queued_for=queued_for,
+        restore=restore,
     )
     if as_json:
         say_json({**swept.as_dict(), "dry_run": dry_run})
@@ -186,12 +233,15 @@ def sweep(
     for one in swept.freed:
         word = "Would free" if dry_run else "Freed"
         say(f"{word} lock {one.name!r}, held by {one.holder}. {one.sentence}")
+    for job in swept.jobs:
+        say(job.sentence)
     for one in swept.spared:
         say(f"Left lock {one.name!r}, held by {one.holder}. {one.sentence}")
     if swept.doubt:
         say(swept.doubt)
-    if not swept.freed and not swept.spared and not swept.doubt:
-        say("No worker is missing, and no message.")
+    if not (swept.freed or swept.spared or swept.doubt or swept.jobs):
+        say("Nothing to free: no worker is missing, and no message.")
     if swept.trimmed:
-        word = "Would clear" if dry_run else "Cleared"
-        say(f"{word} up {swept.trimmed} entries that nobody needs any more.")
+        word = "Would remove" if dry_run else "Removed"
+        entries = "1 entry" if swept.trimmed == 1 else f"{swept.trimmed} entries"
+        say(f"{word} {entries} from the lock server that nobody needs any more.")

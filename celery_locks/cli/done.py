@@ -13,14 +13,17 @@ from celery_locks.cli.render import table
 
 @click.group()
 def once() -> None:
-    """Work that is done once (once=, @idempotent): which is, and letting it be done again."""
+    """List work that is marked as done, and reset it.
+
+    That is work of tasks with once=, and of functions with @idempotent.
+    """
 
 
 @once.command("list")
 @json_option
 @pass_desk
 def list_done(desk: Desk, as_json: bool) -> None:
-    """Every key whose work is marked as done."""
+    """List every key whose work is marked as done."""
     if as_json:
         say_json_list(work._asdict() for work in admin.list_done(desk.locks))
         return

@@ -19,14 +19,19 @@ from celery_locks.model import LockInfo
 
 @click.command("list")
 @filter_options
-@click.option("--sort", type=click.Choice(list(admin.SORTS)), help="As the server has them if not.")
+@click.option(
+    "--sort", type=click.Choice(list(admin.SORTS)), help="By default in the order of the server."
+)
 @click.option("--limit", type=click.IntRange(1))
 @json_option
 @pass_desk
 def list_(
     desk: Desk, /, sort: str | None, limit: int | None, as_json: bool, **filters: Any
 ) -> None:
-    """The locks that are held or waited for; GLOB is of names, with * and ?."""
+    """List the locks that are held or waited for.
+
+    GLOB is a pattern for their names, with * and ?.
+    """
     found: Iterator[LockInfo] = admin.list_locks(desk.locks, **filters)
     if sort:
         found = iter(sorted(found, key=admin.SORTS[sort]))
@@ -39,7 +44,14 @@ def list_(
         click.echo(line)
         empty = False
     if empty:
-        say("No locks.")
+        say(_none_found(desk, filters))
+
+
+def _none_found(desk: Desk, filters: dict[str, Any]) -> str:
+    count = sum(1 for _ in admin.list_locks(desk.locks)) if any(filters.values()) else 0
+    if not count:
+        return "No locks."
+    return "The only lock does not match." if count == 1 else f"None of the {count} locks matches."
 
 
 @click.command()
@@ -47,7 +59,7 @@ def list_(
 @json_option
 @pass_desk
 def info(desk: Desk, name: str, as_json: bool) -> None:
-    """One lock: who holds it and is that one alive, who waits."""
+    """Show one lock: its holders, whether they live, its waiters."""
     detail = admin.info(desk.locks, name, desk.app)
     if as_json:
         say_json(detail.as_dict() if detail else None)
@@ -59,7 +71,8 @@ def info(desk: Desk, name: str, as_json: bool) -> None:
         for line in detail_lines(detail.lock, sentences):
             say(line)
     if not detail:
-        end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it.")
+        near = admin.suggest(desk.locks, name)
+        end(FOUND_NOTHING, f"Nobody holds lock {name!r} or waits for it. {near}".strip())
 
 
 @click.command()
@@ -67,25 +80,31 @@ def info(desk: Desk, name: str, as_json: bool) -> None:
 @json_option
 @pass_desk
 def why(desk: Desk, subject: str, as_json: bool) -> None:
-    """In sentences: who is in the way, since when, alive or not, and who waits."""
+    """Say why a task does not run, or who has a lock.
+
+    In sentences: who holds it, since when, alive or not, and who waits; of a task that was skipped
+    also which lock was held, and by whom.
+    """
     answer = admin.why(desk.locks, subject, desk.app)
     if as_json:
         say_json(answer.as_dict())
     else:
         for sentence in answer.sentences:
             say(sentence)
-    if not answer.locks:
+    if not answer.is_known:
         end(FOUND_NOTHING)
 
 
 @click.command()
-@click.option("--older-than", type=Number(0), help="Also those held for so many seconds.")
+@click.option(
+    "--older-than", type=Number(0), help="Also those held for more than this many seconds."
+)
 @click.option(
     "--times-usual",
     type=Number(1),
     default=TIMES_USUAL,
     show_default=True,
-    help="Also those held for so many times as long as their task's past holds.",
+    help="Also those held for this many times as long as their task usually takes.",
 )
 @queued_for_option
 @timeout_option
@@ -94,10 +113,11 @@ def why(desk: Desk, subject: str, as_json: bool) -> None:
 def stale(
     desk: Desk, /, older_than: float | None, timeout: float, as_json: bool, **limits: float
 ) -> None:
-    """Locks whose worker does not answer, does not run their task, or does not renew them.
+    """List locks whose holder may be dead or stuck.
 
-    Also those that are held for far longer than usual, and those that a message holds from its
-    publish on, when it is nowhere any more.
+    That is: its worker does not answer, does not run the task, or does not renew the lock. Also
+    locks that are held for far longer than usual, and those that a message holds from its publish
+    on, when it is nowhere any more.
     """
     found = admin.stale(desk.locks, desk.app, older_than, timeout, **limits)
     if as_json:
@@ -116,11 +136,11 @@ def stale(
 @click.command("top")
 @filter_options
 @click.option("--every", type=Number(0.1), default=1.0, show_default=True)
-@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--times", type=click.IntRange(1), help="End after showing them this many times.")
 @json_option
 @pass_desk
 def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filters: Any) -> None:
-    """The locks, live, the longest held first; Ctrl-C ends it."""
+    """Watch the locks, the longest held first; Ctrl-C ends it."""
     top.run(lambda limit: top.look(desk.locks, limit, **filters), every, times, as_json)
 
 
@@ -131,9 +151,9 @@ def top_(desk: Desk, /, every: float, times: int | None, as_json: bool, **filter
 @json_option
 @pass_desk
 def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
-    """What operators did and which holds ended, of one lock or of any: when, who, why.
+    """Show what operators did, and which holds ended.
 
-    Holds of a second or more; about 1000 of each are kept.
+    Of one lock or of any: when, who, why. Holds of a second or more; about 1000 of each are kept.
     """
     acts = admin.history(desk.locks, name, limit=limit, only_acts=only_acts)
     if as_json:
@@ -149,7 +169,10 @@ def history(desk: Desk, name: str | None, limit: int, only_acts: bool, as_json: 
 @json_option
 @pass_desk
 def check(desk: Desk, as_json: bool) -> None:
-    """What is set up wrongly: the server and, with an app, its settings and tasks."""
+    """Look for mistakes in the setup.
+
+    Of the lock server and, with an app, of its settings and tasks.
+    """
     if desk.app is None:
         found = admin.check_server(desk.locks)
     else:

@@ -18,9 +18,10 @@ PORT = 9187
 @click.option("--once", is_flag=True, help="Write them to the terminal instead, and end.")
 @pass_desk
 def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
-    """Serve the metrics of all processes to Prometheus, at http://HOST:PORT/metrics.
+    """Serve the metrics to Prometheus.
 
-    Counts are there of processes that called celery_locks.metrics.install(app).
+    At http://HOST:PORT/metrics, of all processes together. Counts are there of processes that
+    called celery_locks.metrics.install(app).
     """
     try:
         from celery_locks.metrics import collector

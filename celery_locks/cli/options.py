@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import click
@@ -14,17 +15,28 @@ _MOST = 1e9
 
 
 class Number(click.FloatRange):
-    """Of seconds, mostly: no nan, and nothing that no clock gets to."""
+    """A number, of seconds mostly: no nan, and nothing beyond what a clock can wait for."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number: float = super().convert(value, param, ctx)
-        if not number <= _MOST:
-            self.fail(
-                f"{number:g} is too large, or no number; {_MOST:,.0f} is the most.", param, ctx
-            )
+        if math.isnan(number):
+            self.fail("nan is not a number of seconds.", param, ctx)
+        if number > _MOST:
+            self.fail(f"{number:g} is too large; {_MOST:,.0f} is the most.", param, ctx)
         return number
+
+
+class Grace(Number):
+    """Seconds; None, which stands for the default, if the option has no value."""
+
+    DEFAULT = "default"
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        return None if value == self.DEFAULT else super().convert(value, param, ctx)
 
 
 class Text(click.types.StringParamType):
@@ -51,17 +63,22 @@ queued_for_option = click.option(
     type=Number(0),
     default=QUEUED_FOR,
     show_default=True,
-    help="Seconds after a publish from which its message is looked for.",
+    help="Look for the message of a queued lock from this many seconds after its publish on.",
 )
 reason_option = click.option("--reason", type=Text(), default="", help="Why, for the record.")
 by_option = click.option(
-    "--by", type=Text(), default="", help="Who you are, for the record; your user if not."
+    "--by", type=Text(), default="", help="Who you are, for the record; by default your user name."
 )
 
 
 def filter_options(command: Any) -> Any:
     for option in (
-        click.option("--state", type=click.Choice(get_args(LockState))),
+        click.option(
+            "--state",
+            type=click.Choice(get_args(LockState)),
+            help="held: a task or process works under it; waiting: somebody waits for it; queued: "
+            "a message holds it that no worker has begun.",
+        ),
         click.option("--worker", help="Held or waited for by this worker."),
         click.option("--task", help="Held or waited for by this task (a glob)."),
         click.argument("glob", required=False),

@@ -11,7 +11,7 @@ from celery_locks.text import printable
 
 plain = printable
 _CHUNK = 200
-_WIDEST = 60
+_WIDEST = 120  # one very long name must not push all columns off the screen
 HEADS = ("LOCK", "HOLDER", "WORKER", "PID", "HELD FOR", "LAPSES IN", "WAITING")
 
 
@@ -52,6 +52,30 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
         for row in chunk:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             yield "  ".join(cells).rstrip()
+
+
+def fit(rows: Sequence[Sequence[str]], width: int, gap: int) -> list[tuple[str, ...]]:
+    """The table (heads first) for a narrow terminal: the lock's name stays, columns go.
+
+    ``gap`` is what each column takes besides its text. The holder is shortened last.
+    """
+    table = [tuple(plain(cell) for cell in row) for row in rows]
+    for head in ("PID", "LAPSES IN", "WORKER"):
+        if _width(table, gap) > width:
+            at = table[0].index(head)
+            table = [row[:at] + row[at + 1 :] for row in table]
+    at = table[0].index("HOLDER")
+    holder = max(len(row[at]) for row in table)
+    room = max(len("HOLDER"), holder - max(0, _width(table, gap) - width))
+    return [(*row[:at], _shortened(row[at], room), *row[at + 1 :]) for row in table]
+
+
+def _width(table: Sequence[Sequence[str]], gap: int) -> int:
+    return sum(max(map(len, column)) + gap for column in zip(*table, strict=True))
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:

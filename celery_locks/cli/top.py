@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from celery_locks import admin
-from celery_locks.cli.render import HEADS, plain, rows, table
+from celery_locks.cli.render import HEADS, fit, rows, table
 from celery_locks.locks import Locks
 from celery_locks.model import LockInfo
 
@@ -77,11 +77,21 @@ def _json(see: Any, every: float, times: int | None) -> None:
         click.echo(json.dumps([lock.as_dict() for lock in see()[1]]))
 
 
-def _lines(see: Any, every: float, times: int | None, before: str = "") -> None:
+def _lines(see: Any, every: float, times: int | None) -> None:
     for _ in _turns(every, times):
         count, found = see()
-        lines = [_head(count), *table(HEADS, rows(found)), ""]
-        click.echo(before + "\n".join(lines))
+        click.echo("\n".join([_head(count), *table(HEADS, rows(found)), ""]))
+
+
+def _plain_screen(see: Any, every: float, times: int | None) -> None:
+    for _ in _turns(every, times):
+        count, found = see()
+        heads, *cells = _fitted(found, gap=2)
+        click.echo("\x1b[H\x1b[2J" + "\n".join([_head(count), *table(heads, cells), ""]))
+
+
+def _fitted(found: list[LockInfo], gap: int) -> list[tuple[str, ...]]:
+    return fit([HEADS, *rows(found)], shutil.get_terminal_size().columns - 1, gap)
 
 
 def _screen() -> Show:
@@ -91,13 +101,16 @@ def _screen() -> Show:
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        return lambda see, every, times: _lines(see, every, times, before="\x1b[H\x1b[2J")
+        return _plain_screen
 
     def drawn(see: Any) -> Any:
         count, found = see()
-        table = Table(*HEADS, title=_head(count), expand=True)
-        for row in rows(found):
-            table.add_row(*(Text(plain(cell)) for cell in row))
+        heads, *cells = _fitted(found, gap=3)
+        table = Table(title=_head(count), expand=True)
+        for head in heads:
+            table.add_column(head, no_wrap=True)
+        for row in cells:
+            table.add_row(*map(Text, row))
         return table
 
     def show(see: Any, every: float, times: int | None) -> None:

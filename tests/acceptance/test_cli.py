@@ -76,6 +76,11 @@ def locks(rig: Rig, *arguments: str, **more: Any) -> Answer:
     return celery(rig, "locks", *arguments, **more)
 
 
+def module(url: str, *arguments: str) -> Answer:
+    """``python -m celery_locks --url … …``"""
+    return ran(["-m", "celery_locks", "--url", url, *arguments], None)
+
+
 def alone(url: str, *arguments: str) -> Answer:
     """``celery-locks --url … …``"""
     code = "from celery_locks.cli import main; main(prog_name='celery-locks')"
@@ -105,7 +110,8 @@ def test_list_shows_what_is_held(rig: Rig, key: str) -> None:
     assert "one@" in line
     [lock] = locks(rig, "list", "--json", f"{key[:-1]}*", "--task", "wor*").json
     assert lock["holders"][0]["task_id"] == result.id
-    assert [lock["name"] for lock in alone(rig.server.url, "list", key, "--json").json] == [key]
+    for way in (alone, module):
+        assert [lock["name"] for lock in way(rig.server.url, "list", key, "--json").json] == [key]
 
 
 def test_info_says_that_the_holder_lives(rig: Rig, key: str) -> None:
@@ -149,8 +155,8 @@ def test_why_answers_for_names_and_ids(rig: Rig, key: str) -> None:
         skipped = rig.task("work").delay(key)
         skipped.get(timeout=PATIENCE)
     said = locks(rig, "why", skipped.id)
-    assert said.code == 1
-    assert f"it was skipped because lock '{key}' was held by" in said.out
+    assert said.code == 0
+    assert said.out.startswith(f"Task {skipped.id} was skipped because lock '{key}' was held by")
 
 
 def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
@@ -160,7 +166,11 @@ def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
     assert rig.locks.is_locked(key)
     wrong = locks(rig, "release", key, "--if-token", "other")
     assert (wrong.code, wrong.err) == (1, f"Nobody holds a lock '{key}' with token 'other'.\n")
-    said = locks(rig, "release", key, "--reason", "it hangs", "--by", "ann")
+    unsure = locks(rig, "release", key)
+    assert (unsure.code, unsure.out) == (2, "")
+    assert f"write: release {key} --yes --reason 'why'" in unsure.err
+    assert rig.locks.is_locked(key)
+    said = locks(rig, "release", key, "--yes", "--reason", "it hangs", "--by", "ann")
     assert said.code == 0
     assert said.out.startswith(f"Freed lock '{key}', held by task work[{result.id}]")
     assert not rig.locks.is_locked(key)
@@ -183,15 +193,47 @@ def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
     def still_held() -> list[str]:
         return [name for name in names if rig.locks.is_locked(name)]
 
-    for answer in ("", "n\n"):
-        said = locks(rig, "release", f"{key}:*", said=answer)
-        assert said.code == 1
-        assert "Free these 3 locks?" in said.out
-        assert said.err.endswith("Nothing was freed.\n")
+    said = locks(rig, "release", f"{key}:*")
+    assert said.code == 2
+    assert "3 locks match" in said.err
+    assert at_terminal(rig, "n\n", "release", f"{key}:*").endswith("Nothing was freed.")
     assert still_held() == names
-    said = locks(rig, "release", f"{key}:*", "--yes", "--json")
+    said = locks(rig, "release", f"{key}:*", "--yes", "--reason", "all hang", "--json")
     assert {lock["name"] for lock in said.json["freed"]} == set(names)
     assert still_held() == []
+
+
+def test_release_asks_and_wants_a_reason(rig: Rig, key: str) -> None:
+    """At a terminal: who holds it, whether that one lives, a question, and why."""
+    result = running(rig, key)
+    said = at_terminal(rig, "y\ncustomer waits\n", "release", key)
+    assert "is alive and runs it in pid" in said
+    assert "Take this lock from its holder?" in said
+    assert f"Freed lock '{key}', held by task work[{result.id}]" in said
+    [act] = locks(rig, "history", key, "--acts", "--json").json
+    assert act["why"] == "customer waits"
+
+
+def at_terminal(rig: Rig, typed: str, *arguments: str) -> str:
+    """What ``celery -A proj locks …`` shows on a terminal to somebody who types this."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "celery", "-A", "tests.support.celery_app", "locks"]
+    env = {**os.environ, "PYTHONPATH": PATH, CONF_VARIABLE: json.dumps(rig.conf)}
+    process = subprocess.Popen(
+        [*command, *arguments], stdin=inner, stdout=inner, stderr=inner, env=env
+    )
+    os.close(inner)
+    os.write(outer, typed.encode())
+    said = b""
+    try:
+        while chunk := _read(outer):
+            said += chunk
+        process.wait(60)
+    finally:
+        os.close(outer)
+        process.kill()
+        process.wait()
+    return said.decode().replace("\r\n", "\n").strip()
 
 
 def test_stop_reaches_the_task(rig: Rig, key: str) -> None:
@@ -229,7 +271,7 @@ def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
         assert "\u202e" not in said.out
         assert "in\nvoice" not in said.out
     assert [lock["name"] for lock in locks(rig, "list", "--json", "in*").json] == [HOSTILE]
-    said = locks(rig, "release", HOSTILE, "--reason", HOSTILE, "--by", HOSTILE)
+    said = locks(rig, "release", HOSTILE, "--yes", "--reason", HOSTILE, "--by", HOSTILE)
     assert said.code == 0
     assert not rig.locks.is_locked(HOSTILE)
     [act] = locks(rig, "history", HOSTILE, "--json").json

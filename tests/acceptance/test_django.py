@@ -151,7 +151,7 @@ def test_lock_says_who_and_whether_it_lives(site: str, rig: Rig, name: str) -> N
         result.get(timeout=PATIENCE)
     assert f"is alive and runs it in pid {pid}." in seen.text
     assert f"Task ID {result.id}" in seen.text
-    assert "1 waits for it:" in seen.text
+    assert "It has 1 waiter:" in seen.text
     assert "1 bill id-waiter w@two" in seen.text
 
 
@@ -383,7 +383,7 @@ def test_command_is_that_of_the_command_line(rig: Rig, name: str) -> None:
     assert (said.code, said.out) == (2, "")
     assert "Usage: manage.py celery_locks list" in said.err
     assert locks("list", url="redis://127.0.0.1:1/0").code == 3
-    said = locks("release", name, "--reason", "by hand", "--by", "ann")
+    said = locks("release", name, "--yes", "--reason", "by hand", "--by", "ann")
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith(f"Freed lock {name!r}, held by task bill[id-{name}]")
     assert admin.history(rig.locks, name, only_acts=True)[0].by == "ann"

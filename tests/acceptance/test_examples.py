@@ -40,6 +40,12 @@ def test_every_example_is_run() -> None:
     assert {name for name in files if name[0] != "_"} == {*SENTENCES, "demo"}
 
 
+def test_every_example_is_listed() -> None:
+    """Nobody finds one that the index leaves out."""
+    index = (ROOT / "examples" / "README.md").read_text()
+    assert all(f"[{name}.py]({name}.py)" in index for name in (*SENTENCES, "demo"))
+
+
 @pytest.mark.parametrize("name", SENTENCES)
 def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     began = time.monotonic()

@@ -275,7 +275,7 @@ def test_sweep_with_amqp_is_certain_only_if_nothing_is_hidden(rabbit: tuple[Rig,
 
     held_up = sent_to(rig, OTHERS, "held up")
     wait_doubt(rig, f"queue {OTHERS!r} has messages", lost, held_up)
-    assert " were left: " in admin.stale(rig.locks, rig.app, queued_for=0.0).doubt
+    assert " left alone: " in admin.stale(rig.locks, rig.app, queued_for=0.0).doubt
     purge(rig, OTHERS)
     worker.signal(signal.SIGSTOP)
     try:

@@ -112,6 +112,12 @@ def _add_tasks(app: Celery) -> None:
     def echo(value: Any = None) -> Any:
         return value
 
+    @app.task(name="gather_ran", shared=False)
+    def gather_ran(values: Any) -> Any:
+        from celery_locks import without_skipped
+
+        return without_skipped(values)
+
     @app.task(name="seen", shared=False)
     def seen() -> Any:
         lease = current_lease()

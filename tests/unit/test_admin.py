@@ -21,6 +21,7 @@ from celery_locks.store.verbs import QUEUED, Renewal
 from celery_locks.testing import in_memory_locks
 
 NOBODY: dict[str, Any] = {}
+APP = Celery("t", broker="memory://", set_as_current=False)
 
 
 @pytest.fixture
@@ -189,13 +190,13 @@ def test_sweep_frees_the_gone_only(
     take(locks, "queued", task_id="q", retries=-1)
     take(locks, "plain", host="h", pid=1)
     roll(ALIVE)
-    swept = admin.sweep(locks, object())
+    swept = admin.sweep(locks, APP)
     assert [one.name for one in swept.spared] == ["dead"]
     assert swept.freed == ()
     overdue(locks, monkeypatch)
-    assert [one.name for one in admin.sweep(locks, object(), dry_run=True).freed] == ["dead"]
+    assert [one.name for one in admin.sweep(locks, APP, dry_run=True).freed] == ["dead"]
     assert locks.is_locked("dead")
-    swept = admin.sweep(locks, object(), by="cron")
+    swept = admin.sweep(locks, APP, by="cron")
     assert [one.name for one in swept.freed] == ["dead"]
     assert {lock.name for lock in admin.list_locks(locks)} == {"alive", "queued", "plain"}
     [act] = admin.history(locks)
@@ -217,7 +218,7 @@ def test_sweep_spares_who_came_back_since_he_was_judged(
         return found
 
     monkeypatch.setattr(leftovers, "_of_silent_workers", judge_then_renew)
-    assert admin.sweep(locks, object()).freed == ()
+    assert admin.sweep(locks, APP).freed == ()
     assert locks.is_locked("dead")
 
 
@@ -237,7 +238,7 @@ def test_sweep_refuses_when_nobody_can_be_asked(
     overdue(locks, monkeypatch)
     roll(RollCall(trouble="the broker gives no answer"))
     with pytest.raises(LockUnavailable, match="which workers live"):
-        admin.sweep(locks, object())
+        admin.sweep(locks, APP)
     assert locks.is_locked("dead")
 
 
@@ -247,7 +248,7 @@ def test_why_tells_of_holder_and_waiters(locks: Locks) -> None:
     said = "\n".join(admin.why(locks, "a").sentences)
     assert "Lock 'a' is held by task bill[t] on w" in said
     assert "retry 2" in said
-    assert "1 waits for it:\n  1. task bill[u] on w" in said
+    assert "It has 1 waiter:\n  1. task bill[u] on w" in said
 
 
 def test_why_takes_a_task_id(locks: Locks) -> None:

@@ -20,11 +20,11 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 LAYERS = (
     {"errors", "model", "clock", "events", "logs", "native", "signatures", "text", "loopback", "extras"},
     {"store"},
-    {"lease", "once", "options", "policy", "keys", "key_template", "key_text", "settings"},
+    {"lease", "once", "options", "policy", "keys", "key_template", "key_text", "settings", "skipped"},
     {"debts", "keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
-    {"cli", "web", "metrics", "otel", "django"},
+    {"cli", "web", "metrics", "otel", "django", "__main__"},
     {"testing"},
 )
 

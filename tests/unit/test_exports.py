@@ -31,8 +31,10 @@ NAMES = {
     "StopRequested",
     "TaskLockAcquireError",
     "current_lease",
+    "is_skipped",
     "single_instance",
     "subscribe",
+    "without_skipped",
 }
 
 

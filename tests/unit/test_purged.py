@@ -7,6 +7,7 @@ from typing import Any
 
 import fakeredis
 import pytest
+from celery import Celery
 
 from celery_locks import Locks, admin
 from celery_locks.admin import leftovers
@@ -14,7 +15,7 @@ from celery_locks.integration.queues import Absent
 from celery_locks.integration.roll_call import RollCall
 from celery_locks.model import Holder, LockSpec
 
-APP = object()
+APP = Celery("t", broker="memory://", set_as_current=False)
 
 
 @pytest.fixture
@@ -89,7 +90,8 @@ def test_a_doubt_is_said_and_nothing_freed(
     monkeypatch.setattr(leftovers, "absent", lambda *_: Absent(trouble="the broker is away"))
     swept = admin.sweep(locks, APP, queued_for=0.0)
     assert swept.freed == ()
-    assert swept.as_dict()["doubt"] == "Of places in the queue, 1 were left: the broker is away."
+    left = "Locks of queued messages that were left alone: 1."
+    assert swept.as_dict()["doubt"] == f"{left} The reason: the broker is away."
     assert locks.holders("a")
     found = admin.stale(locks, APP, queued_for=0.0)
     assert (found, found.doubt) == ([], swept.doubt)

@@ -1,0 +1,33 @@
+"""What a task returns that was skipped, told apart from results of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from celery_locks.once import REASONS
+
+Result = TypeVar("Result")
+
+
+def is_skipped(result: Any) -> bool:
+    """Whether this is the result of a task that did not run: its lock was busy, or its work done.
+
+    Such a task has the state SUCCESS and returns ``{"skipped": True, "lock": …, "holder": …}``, or
+    ``{"skipped": True, "reason": "already_done"}`` with ``once``.
+    """
+    if not isinstance(result, dict) or result.get("skipped") is not True:
+        return False
+    return _has_holder(result) or result.get("reason") in REASONS.values()
+
+
+def _has_holder(result: dict[str, Any]) -> bool:
+    if not isinstance(result.get("lock"), str) or "holder" not in result:
+        return False
+    holder = result["holder"]
+    return holder is None or (isinstance(holder, dict) and {"token", "fence"} <= holder.keys())
+
+
+def without_skipped(results: Iterable[Result]) -> list[Result]:
+    """The results of the tasks that ran; for the first line of a chord's body."""
+    return [result for result in results if not is_skipped(result)]
