@@ -5,6 +5,7 @@
     LockError
     ├── LockConflict               others hold the lock
     │   ├── AlreadyQueued          at publish: the same call waits or runs already
+    │   ├── LockDeadlock           waiting for it would never end: its holder waits for us
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
     │   └── LockRevoked            an operator took the lock from it
@@ -28,7 +29,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_locks.model import Conflict, Holder
+    from celery_locks.model import Blocker, Conflict, Holder
 
 
 class LockError(Exception):
@@ -81,6 +82,30 @@ class AlreadyQueued(LockConflict):
 
     def __str__(self) -> str:
         return f"task {self.task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
+
+
+class LockDeadlock(LockConflict):
+    """Waiting for the lock would never end: its holder waits for a lock that the caller holds.
+
+    ``cycle`` names them. It is raised in one of those who wait, the last that began to; the others
+    go on when it has released what it holds.
+    """
+
+    @property
+    def cycle(self) -> tuple[Blocker, ...]:
+        """The lock and its holder, the lock that this holder waits for, and so on to the caller."""
+        return self.conflict.cycle
+
+    def __str__(self) -> str:
+        from celery_locks.model import HELD_BY_CALLER
+
+        begin = f"waiting for lock {self.name!r} would never end"
+        if len(self.cycle) == 1:
+            return f"{begin}. {HELD_BY_CALLER}"
+        *others, last = self.cycle
+        steps = [f"lock {name!r} is held by {holder}, which waits" for name, holder in others]
+        steps.append(f"lock {last.name!r} is held by the caller, {last.holder}")
+        return f"{begin}: {'; '.join(steps)}. Acquire these locks in the same order everywhere"
 
 
 class TaskLockAcquireError(LockConflict):

@@ -26,7 +26,7 @@ from opentelemetry.util.types import AttributeValue
 from celery_locks import events
 from celery_locks.events import LockEvent
 
-_ASKED = {"acquired", "conflict", "unavailable"}
+_ASKED = {"acquired", "conflict", "deadlock", "unavailable"}
 _LATER = {
     "released",
     "lost",

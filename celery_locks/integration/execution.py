@@ -12,12 +12,13 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.time import maybe_make_aware
 
 from celery_locks import logs
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.header import HEADER
@@ -31,6 +32,7 @@ from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
+from celery_locks.owners import owner_here, set_task_lookup
 from celery_locks.store.verbs import Besides, Done, Mark, queued_token
 from celery_locks.store.verbs import ended as job_ended
 
@@ -47,6 +49,31 @@ def current_lease() -> Lease | None:
 
 def current_execution() -> Execution | None:
     return _current.get()
+
+
+def _task_here() -> Holder | None:
+    """The task whose code runs here, also in a thread that was started with its context."""
+    task, request = get_current_task(), None
+    if task:
+        request = task.request
+    elif execution := _current.get():
+        task, request = execution.task, vars(execution).get("request")
+    if request is None or not request.id:
+        return None
+    process = this_process()
+    return Holder(
+        task_id=request.id,
+        task=task.name,
+        retries=request.retries or 0,
+        replaced=request.replaced_task_nesting or 0,
+        worker=request.hostname,
+        host=process.host,
+        pid=process.pid,
+        nested=True,
+    )
+
+
+set_task_lookup(_task_here)
 
 
 class Execution:
@@ -87,6 +114,7 @@ class Execution:
             return self._call(call, under=self._locked_around())
         if self.within and (holding := self.within.holding(name)):
             return self._call(call, under=holding)
+        self._owner = owner_here()
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
         if self.options.once:
@@ -99,6 +127,8 @@ class Execution:
         except LockUnavailable as error:
             Refusal(self, name).unavailable(error)
             return self._call(call)
+        except LockDeadlock:
+            raise  # whatever on_conflict says: later it would be the same, and nothing is queued
         except BaseException:
             # A time limit may strike between the grant and our knowing of it.
             self._abandon(name)
@@ -155,6 +185,7 @@ class Execution:
             bool(given),
             self._besides(name) if self._may_be_a_copy or self.note or self.once else None,
             self.options.on_conflict,
+            self._owner,
         )
         return self.locks.take(ask)
 
@@ -200,6 +231,7 @@ class Execution:
             worker=request.hostname,
             host=process.host,
             pid=process.pid,
+            owner=self._owner.id,
         )
 
     def _run_locked(self, call: Callable[..., Any], lease: Lease) -> Any:

@@ -33,6 +33,7 @@ class Histogram(NamedTuple):
 COUNTERS = {
     "acquired": Counter("Locks that were acquired."),
     "conflicts": Counter("Locks that were asked for in vain.", "policy"),
+    "deadlocks": Counter("Waits that were given up because they closed a cycle of waits."),
     "lost": Counter("Leases that ended while their holder was at work.", "reason"),
     "freed": Counter("Locks of processes that died holding them, freed by their worker."),
     "renew_failures": Counter("Times that the renewal of a lease began to fail."),
@@ -58,6 +59,7 @@ HISTOGRAMS = {
 
 # One event, one count; the rest is spelled out below.
 _PLAIN = {
+    "deadlock": "deadlocks",
     "freed": "freed",
     "suspended": "renew_failures",
     "unavailable": "unavailable",

@@ -23,6 +23,7 @@ from celery_locks.integration.execution import unreleased
 from celery_locks.integration.header import HEADER
 from celery_locks.keeper import keeper
 from celery_locks.model import Holder, LockSpec
+from celery_locks.owners import owner_here
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
 from celery_locks.store.verbs import QUEUED, queued_token
 from celery_locks.testing import lock_name_of
@@ -118,7 +119,7 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
             break
     assert line > 50
     assert not strike.where
-    assert not locks.flows._entered
+    assert not owner_here().leases
     locks.close()
 
 

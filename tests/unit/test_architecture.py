@@ -20,8 +20,8 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 LAYERS = (
     {"errors", "model", "clock", "events", "logs", "native"},
     {"store"},
-    {"lease", "once", "options", "policy", "keys", "settings"},
-    {"debts", "keeper", "flows", "hints", "locks", "aio"},
+    {"lease", "once", "options", "owners", "policy", "keys", "settings"},
+    {"deadlocks", "debts", "keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django"},

@@ -1,0 +1,120 @@
+"""Who acquires a lock: the flow of control that a hold belongs to, and the task that runs in it.
+
+A flow of control is a thread, a greenlet or an asyncio task. It does one thing at a time: while it
+waits for one lock it cannot release another, which is what deadlocks are made of
+(``deadlocks.py``). So a hold that ends with its block, or with its task, is stored with the id of
+its owner. A lease from ``acquire()`` has no owner: any thread may release it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from celery_locks.model import Holder, this_process
+
+if TYPE_CHECKING:
+    from celery_locks.lease import BaseLease
+
+_ATTRIBUTE = "_celery_locks_owner"
+_process = os.urandom(8).hex()
+_numbers = itertools.count()
+_of_asyncio_tasks: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
+
+
+class Owner:
+    """One flow of control, and the leases that it has until its blocks end, by token."""
+
+    __slots__ = ("_holder", "id", "leases", "process")
+
+    def __init__(self) -> None:
+        self.process = _process
+        self.leases: dict[str, BaseLease] = {}
+        self.change_id()
+
+    def change_id(self) -> None:
+        """What is in the store under the former id no longer counts as held by this flow.
+
+        Called when a release is left to the keeper: until that is done, the store shows a hold
+        that nobody has.
+        """
+        self.id = f"{_process}.{next(_numbers)}"
+        self._holder = this_process()._replace(owner=self.id)
+
+    def as_process(self) -> Holder:
+        """The holder that this flow is outside of any task."""
+        return self._holder
+
+
+def _forget_parent() -> None:
+    global _process
+    _process = os.urandom(8).hex()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def owner_here() -> Owner:
+    """The flow of control that calls this."""
+    task = _asyncio_task()
+    return _owner_of_thread() if task is None else _owner_of_task(task)
+
+
+def blocked_here() -> list[Owner]:
+    """The owners that cannot go on while this flow waits; those that hold nothing are left out.
+
+    An asyncio task that runs inside a Celery task blocks that one too: its body cannot end before
+    its event loop does.
+    """
+    owners = [owner_here()]
+    if _asyncio_task() is not None and _task_lookup() is not None:
+        owners.append(_owner_of_thread())
+    return [owner for owner in owners if owner.leases]
+
+
+def _asyncio_task() -> Any:
+    loop = asyncio._get_running_loop()
+    return None if loop is None else asyncio.current_task(loop)
+
+
+def _owner_of_thread() -> Owner:
+    # Not its ident: that of a thread that ended is given to the next one.
+    thread = threading.current_thread()
+    owner: Owner | None = thread.__dict__.get(_ATTRIBUTE)
+    if owner is None or owner.process is not _process:
+        owner = thread.__dict__[_ATTRIBUTE] = Owner()
+    return owner
+
+
+def _owner_of_task(task: Any) -> Owner:
+    owner = _of_asyncio_tasks.get(task)
+    if owner is None or owner.process is not _process:
+        owner = _of_asyncio_tasks[task] = Owner()
+    return owner
+
+
+def _no_task() -> Holder | None:
+    return None
+
+
+# Set by the Celery integration, which this layer does not know.
+_task_lookup: Callable[[], Holder | None] = _no_task
+
+
+def set_task_lookup(lookup: Callable[[], Holder | None]) -> None:
+    """``lookup()`` says which task runs here, as a nested ``Holder``, or None."""
+    global _task_lookup
+    _task_lookup = lookup
+
+
+def caller(owner: Owner | None) -> Holder:
+    """Who asks for a lock here: the task that runs, else this process; ``owner`` if it has one."""
+    task = _task_lookup()
+    if task is not None:
+        return task._replace(owner=owner.id) if owner else task
+    return owner.as_process() if owner else this_process()
