@@ -79,7 +79,11 @@ def blocked_here() -> list[Owner]:
 
 def _asyncio_task() -> Any:
     loop = asyncio._get_running_loop()
-    return None if loop is None else asyncio.current_task(loop)
+    if loop is None:
+        return None
+    # Under gevent every greenlet of the thread sees the loop that one of them runs.
+    is_here = getattr(loop, "_thread_id", None) in (None, threading.get_ident())
+    return asyncio.current_task(loop) if is_here else None
 
 
 def _owner_of_thread() -> Owner:
