@@ -26,6 +26,7 @@ The message of each is a sentence: what happened, to which lock, what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -102,10 +103,14 @@ class LockDeadlock(LockConflict):
         begin = f"waiting for lock {self.name!r} would never end"
         if len(self.cycle) == 1:
             return f"{begin}. {HELD_BY_CALLER}"
-        *others, last = self.cycle
-        steps = [f"lock {name!r} is held by {holder}, which waits" for name, holder in others]
-        steps.append(f"lock {last.name!r} is held by the caller, {last.holder}")
-        return f"{begin}: {'; '.join(steps)}. Acquire these locks in the same order everywhere"
+        steps = [
+            f"held by {step.holder}, which waits for lock {following.name!r}"
+            for step, following in pairwise(self.cycle)
+        ]
+        return (
+            f"{begin}: it is {', '.join(steps)}, held by the caller, {self.cycle[-1].holder}. "
+            "Acquire these locks in the same order everywhere"
+        )
 
 
 class TaskLockAcquireError(LockConflict):

@@ -81,12 +81,12 @@ class Ask(NamedTuple, Generic[L]):
     token: str
     began: float
     on_lost: OnLost | None = None
+    owner: Owner | None = None
+    reentrant: bool = False
     lease_class: type[L] | None = None
     kept_elsewhere: bool = False
     besides: Besides | None = None
     policy: str = "direct"
-    owner: Owner | None = None
-    reentrant: bool = False
 
 
 def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
@@ -153,12 +153,12 @@ class Flows(Generic[L]):
         """
         if not isinstance(answer, int):
             return self._not_granted(ask, answer) if isinstance(answer, Conflict) else answer
-        spec, holder, token, _, on_lost, lease_class, kept_elsewhere, *_ = ask
+        spec, holder, token, _, on_lost, owner, _, lease_class, kept_elsewhere, _, _ = ask
         lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
         lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
-        if ask.owner:
-            lease.owner = ask.owner
-            ask.owner.leases[token] = lease
+        if owner:
+            lease.owner = owner
+            owner.leases[token] = lease
         moment = now()
         if moment >= lease.deadline:
             # We may have slept since the question: a grant that has lapsed is not used.

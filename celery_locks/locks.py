@@ -82,15 +82,8 @@ def ask_of(spec: LockSpec, token: str, asked: Asked, is_block: bool) -> Ask[Any]
     """
     reentrant, given = asked.get("reentrant", False), asked.get("holder")
     owner = owner_here() if reentrant or (is_block and not given) else None
-    return Ask(
-        spec,
-        given or caller(owner),
-        token,
-        now(),
-        asked.get("on_lost"),
-        owner=owner,
-        reentrant=reentrant,
-    )
+    holder, on_lost = given or caller(owner), asked.get("on_lost")
+    return Ask(spec, holder, token, now(), on_lost, owner, reentrant)
 
 
 class Locks:

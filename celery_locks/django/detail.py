@@ -16,11 +16,11 @@ from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, LockInfo
 
 _ACTS = 20
-_LABELS = {"ttl": "TTL", "pid": "PID", "task_id": "Task ID"}
+_LABELS = {"ttl": "TTL", "pid": "PID", "task_id": "Task ID", "nested": "Held by the task's code"}
 _FIRST = ("task", "task_id", "worker", "host", "pid")
 _TOLD_ELSEWHERE = (
     *("holders", "waiters", "name", "as_of", "remaining"),
-    *("acquired_at", "expires_at"),
+    *("acquired_at", "expires_at", "owner"),
 )
 
 

@@ -53,11 +53,11 @@ def current_execution() -> Execution | None:
 
 def _task_here() -> Holder | None:
     """The task whose code runs here, also in a thread that was started with its context."""
-    task, request = get_current_task(), None
-    if task:
-        request = task.request
-    elif execution := _current.get():
+    if execution := _current.get():
         task, request = execution.task, vars(execution).get("request")
+    else:
+        task = get_current_task() if _is_worker else None
+        request = task.request if task else None
     if request is None or not request.id:
         return None
     process = this_process()
@@ -74,6 +74,14 @@ def _task_here() -> Holder | None:
 
 
 set_task_lookup(_task_here)
+# Asking Celery takes longer than all else that a hold does before its call: only workers ask.
+_is_worker = False
+
+
+def look_for_plain_tasks(**_: Any) -> None:
+    """In a worker: what the code of tasks without a lock holds is recorded as theirs too."""
+    global _is_worker
+    _is_worker = True
 
 
 class Execution:
@@ -181,11 +189,12 @@ class Execution:
             self.token,
             now(),
             self._interrupter.lost,
+            self._owner,
+            False,
             KeptElsewhere if given else Lease,
             bool(given),
             self._besides(name) if self._may_be_a_copy or self.note or self.once else None,
             self.options.on_conflict,
-            self._owner,
         )
         return self.locks.take(ask)
 

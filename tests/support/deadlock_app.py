@@ -65,3 +65,11 @@ def show(self: Any, key: str, inner: str) -> dict[str, Any]:
     with locks.hold(inner):
         [holder] = locks.holders(inner)
         return {**holder.as_dict(), "own_pid": os.getpid()}
+
+
+@app.task(bind=True)
+def show_plain(self: Any, inner: str) -> dict[str, Any]:
+    """The same of a task that has no lock of its own."""
+    with locks.hold(inner):
+        [holder] = locks.holders(inner)
+        return {**holder.as_dict(), "own_pid": os.getpid()}

@@ -85,11 +85,13 @@ def test_task_that_holds_its_own_lock_again(stage: Stage) -> None:
     stage.check_nothing_left()
 
 
-def test_what_a_tasks_code_holds_is_recorded_as_the_tasks(stage: Stage) -> None:
+@pytest.mark.parametrize("task", ["show", "show_plain"])
+def test_what_a_tasks_code_holds_is_recorded_as_the_tasks(stage: Stage, task: str) -> None:
     """ "A process" tells nobody which of forty tasks it is."""
-    result = send(stage, "show", new_key("own"), new_key("inner"))
+    own = (new_key("own"),) if task == "show" else ()
+    result = send(stage, task, *own, new_key("inner"))
     holder = outcome(result)
-    assert (holder["task_id"], holder["task"]) == (result.id, f"{APP}.show")
+    assert (holder["task_id"], holder["task"]) == (result.id, f"{APP}.{task}")
     assert holder["worker"]
     assert holder["pid"] == holder["own_pid"]
     assert holder["nested"] is True
