@@ -189,7 +189,7 @@ class Verbs:
         )
         args: tuple[Arg, ...] = (name, token, ms, record)
         if alive or besides:
-            waits = " ".join((str(_ms(alive)), *owners))
+            waits: Arg = " ".join((str(_ms(alive)), *owners)) if owners else _ms(alive)
             args += (waits, *(besides.args() if besides else ()))
 
         def parse(reply: Any) -> int | Conflict | Done:

@@ -90,8 +90,8 @@ def test_deadlock_survives_pickling_and_a_json_result() -> None:
         assert again.cycle == cycle
         assert str(again) == (
             "waiting for lock 'b' would never end: it is held by task shop.bill[id] on w1@host, "
-            "pid 12, which waits for lock 'a', held by the caller, task shop.ship[me] on w2, pid 3. "
-            "Acquire these locks in the same order everywhere"
+            "pid 12, which waits for lock 'a', held by the caller, task shop.ship[me] on w2, "
+            "pid 3. Acquire these locks in the same order everywhere"
         )
 
 
