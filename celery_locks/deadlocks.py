@@ -24,21 +24,24 @@ _MOST_OWNERS = 64
 Waits = dict[str, Wait]
 
 
-def read_waits(verbs: Verbs, owner: str, known: Iterable[str] = ()) -> Flow[Waits]:
+def read_waits(verbs: Verbs, owner: str, name: str = "", known: Iterable[str] = ()) -> Flow[Waits]:
     """The wait of an owner, of those who hold what it waits for, and so on; by owner.
 
-    Nothing is asked about those ``known``: they wait by the same call.
+    ``name`` is the lock that it waits for, if that is known. Nothing is asked about those
+    ``known``: they wait by the same call.
     """
     waits: Waits = {}
     asked = {owner, *known}
     new = {owner}
+    roots = [verbs.root(name)] if name else verbs.roots
     while new and len(asked) <= _MOST_OWNERS:
         found: list[Wait] = []
-        for root in verbs.roots:
+        for root in roots:
             found += yield verbs.waits(root, sorted(new))
         waits |= {wait.owner: wait for wait in found}
         new = {holder.owner for wait in found for holder in wait.holders if holder.owner} - asked
         asked |= new
+        roots = verbs.roots
     return waits
 
 

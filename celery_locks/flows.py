@@ -228,7 +228,7 @@ class Flows(Generic[L]):
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, None
             if channel:
-                cycle = yield from self._find_deadlock(token)
+                cycle = yield from self._find_deadlock(spec.name, token)
                 if cycle:
                     yield self.verbs.release(spec.name, token, budget=budget)
                     raise LockDeadlock(replace(answer, cycle=cycle))
@@ -257,7 +257,7 @@ class Flows(Generic[L]):
             owners=_waiting_owners(),
         )
 
-    def _find_deadlock(self, token: str) -> Flow[tuple[Blocker, ...]]:
+    def _find_deadlock(self, name: str, token: str) -> Flow[tuple[Blocker, ...]]:
         """The cycle that this wait closes; () if there is none, or nobody can say now.
 
         Seen twice, the same both times, it is one: see ``deadlocks.py``.
@@ -267,10 +267,10 @@ class Flows(Generic[L]):
             return ()
         leases = frozenset(token for owner in blocked_here() for token in list(owner.leases))
         try:
-            first = yield from read_waits(self.verbs, owners[0], owners)
+            first = yield from read_waits(self.verbs, owners[0], name, owners)
             if not find_own_cycle(token, first, leases):
                 return ()
-            second = yield from read_waits(self.verbs, owners[0], owners)
+            second = yield from read_waits(self.verbs, owners[0], name, owners)
         except LockUnavailable:
             return ()  # looked for again with the next poll
         same = edges(first) == edges(second)

@@ -13,26 +13,28 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from celery_locks.model import Holder, this_process
 
 if TYPE_CHECKING:
     from celery_locks.lease import BaseLease
 
-_ATTRIBUTE = "_celery_locks_owner"
 _process = os.urandom(8).hex()
 _numbers = itertools.count()
-_of_asyncio_tasks: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
 
 
 class Owner:
     """One flow of control, and the leases that it has until its blocks end, by token."""
 
-    __slots__ = ("_holder", "id", "leases", "process")
+    __slots__ = ("_holder", "flow", "id", "leases", "outer", "process")
 
-    def __init__(self) -> None:
+    def __init__(self, flow: Any, outer: Owner | None = None) -> None:
+        """``outer`` is the thread's, whose code runs the event loop of an asyncio task."""
+        self.flow = ref(flow)
+        self.outer = outer
         self.process = _process
         self.leases: dict[str, BaseLease] = {}
         self.change_id()
@@ -59,10 +61,39 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
+# By context, not by thread alone: a thread of a pool may enter a block in one job and go on with
+# others, while the block is ended elsewhere.
+_of_thread: ContextVar[Owner | None] = ContextVar("celery_locks_owner", default=None)
+_of_asyncio_task: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
+
+
 def owner_here() -> Owner:
     """The flow of control that calls this."""
+    # Not its ident: that of a thread that ended is given to the next one.
+    thread = threading.current_thread()
     task = _asyncio_task()
-    return _owner_of_thread() if task is None else _owner_of_task(task)
+    if task is not None:
+        return _owner_of_asyncio_task(task, thread)
+    owner = _of_thread.get()
+    if not _is_of(owner, thread):
+        owner = Owner(thread)
+        _of_thread.set(owner)
+    assert owner is not None
+    return owner
+
+
+def _owner_of_asyncio_task(task: Any, thread: Any) -> Owner:
+    owner = _of_asyncio_task.get(task)
+    if owner is None or not _is_of(owner, task):
+        around = _of_thread.get()
+        owner = Owner(task, outer=around if _is_of(around, thread) else None)
+        _of_asyncio_task[task] = owner
+    return owner
+
+
+def _is_of(owner: Owner | None, flow: Any) -> bool:
+    """A context is copied to other threads, and a forked child has its parent's."""
+    return owner is not None and owner.flow() is flow and owner.process is _process
 
 
 def blocked_here() -> list[Owner]:
@@ -71,10 +102,9 @@ def blocked_here() -> list[Owner]:
     An asyncio task that runs inside a Celery task blocks that one too: its body cannot end before
     its event loop does.
     """
-    owners = [owner_here()]
-    if _asyncio_task() is not None and _task_lookup() is not None:
-        owners.append(_owner_of_thread())
-    return [owner for owner in owners if owner.leases]
+    owner = owner_here()
+    is_within_task = owner.outer is not None and _task_lookup() is not None
+    return [one for one in (owner, owner.outer if is_within_task else None) if one and one.leases]
 
 
 def _asyncio_task() -> Any:
@@ -84,22 +114,6 @@ def _asyncio_task() -> Any:
     # Under gevent every greenlet of the thread sees the loop that one of them runs.
     is_here = getattr(loop, "_thread_id", None) in (None, threading.get_ident())
     return asyncio.current_task(loop) if is_here else None
-
-
-def _owner_of_thread() -> Owner:
-    # Not its ident: that of a thread that ended is given to the next one.
-    thread = threading.current_thread()
-    owner: Owner | None = thread.__dict__.get(_ATTRIBUTE)
-    if owner is None or owner.process is not _process:
-        owner = thread.__dict__[_ATTRIBUTE] = Owner()
-    return owner
-
-
-def _owner_of_task(task: Any) -> Owner:
-    owner = _of_asyncio_tasks.get(task)
-    if owner is None or owner.process is not _process:
-        owner = _of_asyncio_tasks[task] = Owner()
-    return owner
 
 
 def _no_task() -> Holder | None:

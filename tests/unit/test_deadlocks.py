@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import fakeredis
@@ -13,6 +15,7 @@ from celery_locks.deadlocks import find_cycle, find_own_cycle
 from celery_locks.model import Holder, LockSpec
 from celery_locks.owners import blocked_here, caller, owner_here, set_task_lookup
 from celery_locks.store.verbs import Wait
+from tests.support.waiting import wait_until
 
 
 def wait(owner: str, name: str, *holders: str, ticket: int = 1, complete: bool = True) -> Wait:
@@ -115,6 +118,17 @@ def test_owner_is_of_an_asyncio_task() -> None:
 
     outside = owner_here()
     asyncio.run(main())
+
+
+def test_block_that_another_thread_ends_is_no_deadlock(locks: Locks) -> None:
+    """A web framework enters it in one job of a thread pool and leaves it in another."""
+    hold = locks.hold("a")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(copy_context().run, hold.__enter__).result()
+        waiting = pool.submit(copy_context().run, lambda: locks.acquire("a", wait=30))
+        wait_until(lambda: (info := locks.info("a")) and info.waiters, what="the next job to wait")
+        in_thread(lambda: hold.__exit__(None, None, None))
+        assert waiting.result()
 
 
 def test_event_loop_blocks_the_task_that_runs_it(locks: Locks) -> None:
