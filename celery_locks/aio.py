@@ -6,8 +6,7 @@ event loop that is kept busy does not lose its locks.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -16,8 +15,8 @@ from celery_locks.errors import LockConflict
 from celery_locks.flows import Ask, Flows, new_token
 from celery_locks.hints import Hints
 from celery_locks.lease import AsyncLease
-from celery_locks.locks import Asked, Layout, layout_of, runs_in, shows_asked, spec_of
-from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo, check_name, this_process
+from celery_locks.locks import Asked, Layout, ask_of, layout_of, runs_in, shows_asked, spec_of
+from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo, check_name
 from celery_locks.store.base import AsyncStore, Flow, adrive
 from celery_locks.store.redis import AsyncRedisStore, RedisStore
 from celery_locks.store.verbs import DEFAULT_PREFIX, Done
@@ -71,21 +70,19 @@ class AsyncLocks:
         """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
         return await self._try_acquire(name, new_token(), asked)
 
-    async def _try_acquire(self, name: str, token: str, asked: Asked) -> AsyncLease | Conflict:
-        spec = spec_of(name, self.ttl, asked)
-        reentrant = asked.get("reentrant", False)
-        context: Hashable = asyncio.current_task()
-        entered = self.flows.reenter(name, context, token) if reentrant else None
-        if entered:
-            return entered
-        holder = asked.get("holder") or this_process()
-        ask: Ask[AsyncLease] = Ask(spec, holder, token, now(), asked.get("on_lost"))
+    async def _try_acquire(
+        self, name: str, token: str, asked: Asked, *, is_block: bool = False
+    ) -> AsyncLease | Conflict:
+        """``is_block``: the asyncio task that acquires it is the one to release it."""
+        ask: Ask[AsyncLease] = ask_of(spec_of(name, self.ttl, asked), token, asked, is_block)
+        if ask.owner and ask.reentrant:
+            entered = self.flows.reenter(name, ask.owner, token)
+            if entered:
+                return entered
         answer = await self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
-        if isinstance(answer, AsyncLease):
+        if isinstance(answer, AsyncLease) and answer.token == token:
             answer.on_stop = asked.get("on_stop")
-            if reentrant:
-                self.flows.remember(answer, context)
         return answer
 
     @overload
@@ -122,7 +119,7 @@ class AsyncLocks:
         another limit.
         """
         token = new_token()
-        lease = await self._try_acquire(name, token, asked)
+        lease = await self._try_acquire(name, token, asked, is_block=True)
         if isinstance(lease, Conflict):
             if required:
                 raise LockConflict(lease)

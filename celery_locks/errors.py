@@ -5,6 +5,7 @@
     LockError
     ├── LockConflict               others hold the lock
     │   ├── AlreadyQueued          at publish: the same call waits or runs already
+    │   ├── LockDeadlock           waiting for it would never end: its holder waits for us
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still at work
     │   └── LockRevoked            an operator took the lock from it
@@ -25,12 +26,13 @@ The message of each is a sentence: what happened, to which lock, what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from celery_locks.text import printable
 
 if TYPE_CHECKING:
-    from celery_locks.model import Conflict, Holder
+    from celery_locks.model import Blocker, Conflict, Holder
 
 
 class LockError(Exception):
@@ -88,6 +90,34 @@ class AlreadyQueued(LockConflict):
     def __str__(self) -> str:
         task_id = printable(str(self.task_id))
         return f"task {task_id} is queued or running for {self.age:.1f} s: {self.conflict}"
+
+
+class LockDeadlock(LockConflict):
+    """Waiting for the lock would never end: its holder waits for a lock that the caller holds.
+
+    ``cycle`` names them. It is raised in one of those who wait, the last that began to; the others
+    go on when it has released what it holds.
+    """
+
+    @property
+    def cycle(self) -> tuple[Blocker, ...]:
+        """The lock and its holder, the lock that this holder waits for, and so on to the caller."""
+        return self.conflict.cycle
+
+    def __str__(self) -> str:
+        from celery_locks.model import HELD_BY_CALLER
+
+        begin = f"waiting for lock {self.name!r} would never end"
+        if len(self.cycle) == 1:
+            return f"{begin}. {HELD_BY_CALLER}"
+        steps = [
+            f"held by {step.holder}, which waits for lock {following.name!r}"
+            for step, following in pairwise(self.cycle)
+        ]
+        return (
+            f"{begin}: it is {', '.join(steps)}, held by the caller, {self.cycle[-1].holder}. "
+            "Acquire these locks in the same order everywhere"
+        )
 
 
 class TaskLockAcquireError(LockConflict):

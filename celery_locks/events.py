@@ -26,6 +26,7 @@ logger = logging.getLogger("celery_locks")
 Kind = Literal[
     "acquired",
     "conflict",
+    "deadlock",
     "released",
     "renewed",
     "suspended",

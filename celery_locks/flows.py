@@ -12,14 +12,17 @@ run for a moment only would spend a good part of it in generators.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_locks import events
 from celery_locks.clock import now
+from celery_locks.deadlocks import edges, find_own_cycle, read_waits
 from celery_locks.errors import (
     ForeignData,
+    LockDeadlock,
     LockUnavailable,
     LockUsageError,
     ServerOutOfMemory,
@@ -28,7 +31,8 @@ from celery_locks.errors import (
 )
 from celery_locks.keeper import keeper
 from celery_locks.lease import NO_LONGER_THERE, BaseLease, Face, OnLost, State, trusted_until
-from celery_locks.model import Conflict, Holder, LockInfo, LockSpec, check_ttl
+from celery_locks.model import Blocker, Conflict, Holder, LockInfo, LockSpec, check_ttl
+from celery_locks.owners import Owner, blocked_here, owner_here
 from celery_locks.store.base import Call, Flow, Listen, Nap, Store
 from celery_locks.store.verbs import CLAIM, Besides, Done, Mark, Renewal, Verbs, budget_of
 
@@ -38,7 +42,14 @@ L = TypeVar("L", bound=BaseLease)
 REPOLL = 0.8
 ALIVE = 3 * REPOLL
 # Errors by which the server says that it did not do what it was asked.
-_NOTHING_TAKEN = (LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData)
+_NOTHING_TAKEN = (
+    LockDeadlock,
+    LockUsageError,
+    ServerRefused,
+    ServerTooOld,
+    ServerOutOfMemory,
+    ForeignData,
+)
 
 
 def _is_fresh(sent_at: float) -> bool:
@@ -58,8 +69,11 @@ def new_token() -> str:
 class Ask(NamedTuple, Generic[L]):
     """One request for a lock, from the moment ``began`` on.
 
-    All after ``on_lost`` is not everybody's to say. Of tasks: a token from, and a keeper in,
-    another process; ``policy`` is for events only.
+    ``owner`` is who holds the lock until it releases it itself; a lease that may be passed on has
+    none. ``reentrant``: a lock that the owner has is entered once more.
+
+    The rest is not everybody's to say. Of tasks: a token from, and a keeper in, another process;
+    ``policy`` is for events only.
     """
 
     spec: LockSpec
@@ -67,6 +81,8 @@ class Ask(NamedTuple, Generic[L]):
     token: str
     began: float
     on_lost: OnLost | None = None
+    owner: Owner | None = None
+    reentrant: bool = False
     lease_class: type[L] | None = None
     kept_elsewhere: bool = False
     besides: Besides | None = None
@@ -78,9 +94,9 @@ def _is_in_vain(conflict: Conflict, holder: Holder) -> bool:
 
     Nor does a task behind a message, which may need the worker's slot that it would wait in.
     """
-    if not holder.task_id:
+    if not holder.job_id:
         return False
-    return conflict.has_twin_of(holder.task_id, holder.attempt) or conflict.is_behind_messages
+    return conflict.has_twin_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
 
 
 def _asker(ask: Ask[Any]) -> dict[str, Any]:
@@ -109,7 +125,6 @@ class Flows(Generic[L]):
         self._store = store
         self._unlisten = unlisten
         self.verbs = verbs
-        self._entered: dict[tuple[str, Hashable], L] = {}
 
     def acquire(self, ask: Ask[L]) -> Flow[L | Conflict | Done]:
         try:
@@ -137,12 +152,13 @@ class Flows(Generic[L]):
         A grant is good for ``granted`` seconds, if not for the whole ttl.
         """
         if not isinstance(answer, int):
-            if isinstance(answer, Conflict):
-                events.emit("conflict", answer.name, ask.token, conflict=answer, **_asker(ask))
-            return answer
-        spec, holder, token, _, on_lost, lease_class, kept_elsewhere, *_ = ask
+            return self._not_granted(ask, answer) if isinstance(answer, Conflict) else answer
+        spec, holder, token, _, on_lost, owner, _, lease_class, kept_elsewhere, _, _ = ask
         lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
         lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
+        if owner:
+            lease.owner = owner
+            owner.leases[token] = lease
         moment = now()
         if moment >= lease.deadline:
             # We may have slept since the question: a grant that has lapsed is not used.
@@ -154,12 +170,28 @@ class Flows(Generic[L]):
             events.emit("acquired", spec.name, token, answer, **_asker(ask))
         return lease
 
+    def _not_granted(self, ask: Ask[L], conflict: Conflict) -> L | Conflict:
+        own = _own_lease(conflict)
+        if own and ask.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
+            own.entries |= {ask.token}
+            return own
+        if own:
+            conflict = replace(conflict, is_own=True)
+        events.emit("conflict", conflict.name, ask.token, conflict=conflict, **_asker(ask))
+        return conflict
+
     def unanswered(self, ask: Ask[L], error: BaseException) -> None:
         """What was asked for may have been granted or queued, or may be yet: it is given back."""
         keeper.discard(ask.token)
+        if isinstance(error, LockDeadlock):
+            events.emit("deadlock", ask.spec.name, ask.token, why=str(error), **_asker(ask))
+        if ask.owner:
+            ask.owner.leases.pop(ask.token, None)
         in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
         if in_doubt or not isinstance(error, _NOTHING_TAKEN):
             once = ask.besides.once if ask.besides else None
+            if ask.owner and isinstance(error, LockUnavailable):
+                ask.owner.change_id()
             # Nor was anything begun, whatever mark says so.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
             keeper.give_back(
@@ -190,13 +222,18 @@ class Flows(Generic[L]):
             if isinstance(answer, int):
                 return answer, sent_at, None
             left = patience_ends - now()
-            if isinstance(answer, Done) or left <= 0 or _is_in_vain(answer, holder):
+            is_final = isinstance(answer, Done) or left <= 0 or _is_in_vain(answer, holder)
+            if is_final or (ask.reentrant and _own_lease(answer)):
                 if channel:  # it may have been handed the lock, or stand in line
                     yield self.verbs.release(spec.name, token, budget=budget)
                 return answer, sent_at, None
             if channel:
+                cycle = yield from self._find_deadlock(spec.name, token)
+                if cycle:
+                    yield self.verbs.release(spec.name, token, budget=budget)
+                    raise LockDeadlock(replace(answer, cycle=cycle))
                 fence = yield Nap(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-                may_enter = not (holder.task_id or (ask.besides and ask.besides.once))
+                may_enter = not (holder.job_id or (ask.besides and ask.besides.once))
                 if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     # Otherwise we confirm: after a longer wait one more exchange is nothing.
@@ -217,7 +254,27 @@ class Flows(Generic[L]):
             ask.besides,
             alive=ALIVE if channel else 0.0,
             channel=channel or "-",
+            owners=_waiting_owners(),
         )
+
+    def _find_deadlock(self, name: str, token: str) -> Flow[tuple[Blocker, ...]]:
+        """The cycle that this wait closes; () if there is none, or nobody can say now.
+
+        Seen twice, the same both times, it is one: see ``deadlocks.py``.
+        """
+        owners = _waiting_owners()
+        if not owners:
+            return ()
+        leases = frozenset(token for owner in blocked_here() for token in list(owner.leases))
+        try:
+            first = yield from read_waits(self.verbs, owners[0], name, owners)
+            if not find_own_cycle(token, first, leases):
+                return ()
+            second = yield from read_waits(self.verbs, owners[0], name, owners)
+        except LockUnavailable:
+            return ()  # looked for again with the next poll
+        same = edges(first) == edges(second)
+        return find_own_cycle(token, second, leases) if same else ()
 
     def renew(self, lease: L, ttl: float | None) -> Flow[None]:
         if lease.is_foreign():
@@ -267,8 +324,6 @@ class Flows(Generic[L]):
         if not lease.begin_release():
             return None
         keeper.discard(lease.token)
-        if self._entered:
-            self._forget(lease)
         keep, past = lease.leaves(keep)
         return self.verbs.release(
             lease.name,
@@ -292,7 +347,9 @@ class Flows(Generic[L]):
         if lease.is_foreign():
             return
         keeper.discard(lease.token)
-        self._forget(lease)
+        if lease.owner:
+            lease.owner.leases.pop(lease.token, None)
+            lease.owner.change_id()
         keep, past = lease.leaves(keep)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
@@ -320,7 +377,7 @@ class Flows(Generic[L]):
 
     def abandon(self, token: str) -> None:
         """Nobody will release what was got with this token; if it is held, the keeper does."""
-        for entered in list(self._entered.values()):
+        for entered in list(owner_here().leases.values()):
             entered.entries -= {token}
         lease = keeper.lease_of(token)
         if lease and lease.begin_release():
@@ -337,18 +394,29 @@ class Flows(Generic[L]):
             cursor, at_end = page.cursor, not page.cursor
         return list(found.values())
 
-    def reenter(self, name: str, context: Hashable, token: str) -> L | None:
-        """The lease that this context holds already, entered once more."""
-        lease = self._entered.get((name, context))
-        if lease is None or lease.state not in (State.HELD, State.SUSPENDED) or lease.is_foreign():
-            return None
-        lease.entries |= {token}
-        return lease
+    def reenter(self, name: str, owner: Owner, token: str) -> L | None:
+        """The lease of this lock that the owner got from the same face, entered once more."""
+        for lease in list(owner.leases.values()):  # another thread may release one
+            is_it = lease.name == name and lease.face is self._face
+            if is_it and isinstance(lease, self._lease_class) and _is_enterable(lease):
+                lease.entries |= {token}
+                return lease
+        return None
 
-    def remember(self, lease: L, context: Hashable) -> None:
-        self._entered[lease.name, context] = lease
 
-    def _forget(self, lease: BaseLease) -> None:
-        for key, one in list(self._entered.items()):
-            if one is lease:
-                self._entered.pop(key, None)
+def _is_enterable(lease: BaseLease) -> bool:
+    return lease.state in (State.HELD, State.SUSPENDED) and not lease.is_foreign()
+
+
+def _own_lease(conflict: Conflict) -> BaseLease | None:
+    """The lease that is in the way and that cannot be released while this flow waits."""
+    tokens = {holder.token for holder in conflict.holders}
+    leases = (lease for owner in blocked_here() for lease in list(owner.leases.values()))
+    return next((lease for lease in leases if lease.token in tokens), None)
+
+
+def _waiting_owners() -> list[str]:
+    """Whom a wait of this flow blocks, itself first; nobody if none of them holds a lock."""
+    blocked = blocked_here()
+    here = owner_here()
+    return [here.id, *(owner.id for owner in blocked if owner is not here)] if blocked else []

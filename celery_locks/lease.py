@@ -23,6 +23,7 @@ from celery_locks.clock import now
 from celery_locks.errors import LeaseLost, LockRevoked, StopRequested
 from celery_locks.model import LockSpec, Revocation
 from celery_locks.native import native_rlock
+from celery_locks.owners import Owner
 
 logger = logging.getLogger("celery_locks")
 
@@ -62,6 +63,7 @@ class BaseLease:
     on_stop: OnStop | None = None
     task: str | None = None
     task_id: str | None = None
+    owner: Owner | None = None
     _suspended = False
     _end: State | None = None
     _reason = ""
@@ -242,6 +244,8 @@ class BaseLease:
         with self._ending:
             was_released = self._end is State.RELEASED
             self._end = self._end or State.RELEASED
+        if self.owner:
+            self.owner.leases.pop(self.token, None)
         return not was_released
 
     def _is_lost_now(self, reason: str, revoked: Revocation | None) -> bool:

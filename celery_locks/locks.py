@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -23,8 +22,8 @@ from celery_locks.model import (
     Wait,
     check_name,
     check_not_reserved,
-    this_process,
 )
+from celery_locks.owners import caller, owner_here
 from celery_locks.signatures import shows_options
 from celery_locks.store.base import Call, Flow, Store, drive
 from celery_locks.store.redis import RedisStore
@@ -91,6 +90,18 @@ def spec_of(name: str, default_ttl: float, asked: Asked) -> LockSpec:
         asked.get("wait"),
         asked.get("at_least", 0.0),
     )
+
+
+def ask_of(spec: LockSpec, token: str, asked: Asked, is_block: bool) -> Ask[Any]:
+    """A request of the caller's, made by the task that runs here if there is one.
+
+    What ends with its block has an owner, and so has what can be entered again. Another lease may
+    be released anywhere, and a holder that is given says for itself who it is.
+    """
+    reentrant, given = asked.get("reentrant", False), asked.get("holder")
+    owner = owner_here() if reentrant or (is_block and not given) else None
+    holder, on_lost = given or caller(owner), asked.get("on_lost")
+    return Ask(spec, holder, token, now(), on_lost, owner, reentrant)
 
 
 class Locks:
@@ -169,22 +180,19 @@ class Locks:
             self.flows.abandon(token)  # as in acquire
             raise
 
-    def _try_acquire(self, name: str, token: str, asked: Asked) -> Lease | Conflict:
-        spec = spec_of(name, self.ttl, asked)
-        reentrant = asked.get("reentrant", False)
-        # Not its ident: that of a thread that ended is given to the next one.
-        context: Hashable = threading.current_thread()
-        entered = self.flows.reenter(name, context, token) if reentrant else None
-        if entered:
-            return entered
-        holder = asked.get("holder") or this_process()
-        ask: Ask[Lease] = Ask(spec, holder, token, now(), asked.get("on_lost"))
+    def _try_acquire(
+        self, name: str, token: str, asked: Asked, *, is_block: bool = False
+    ) -> Lease | Conflict:
+        """``is_block``: the thread that acquires it is the one to release it."""
+        ask: Ask[Lease] = ask_of(spec_of(name, self.ttl, asked), token, asked, is_block)
+        if ask.owner and ask.reentrant:
+            entered = self.flows.reenter(name, ask.owner, token)
+            if entered:
+                return entered
         answer = self.follow(self.flows.acquire(ask))
         assert not isinstance(answer, Done)  # nobody asked
-        if isinstance(answer, Lease):
+        if isinstance(answer, Lease) and answer.token == token:
             answer.on_stop = asked.get("on_stop")
-            if reentrant:
-                self.flows.remember(answer, context)
         return answer
 
     @overload
@@ -220,7 +228,7 @@ class Locks:
         """
         token = new_token()
         try:
-            lease = self._try_acquire(name, token, asked)
+            lease = self._try_acquire(name, token, asked, is_block=True)
             if isinstance(lease, Conflict):
                 if required:
                     raise LockConflict(lease)

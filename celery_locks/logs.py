@@ -37,6 +37,7 @@ LEVELS: Mapping[str, int] = {
     "requeued": logging.INFO,
     "duplicate": logging.INFO,
     "already_done": logging.INFO,
+    "deadlock": logging.WARNING,
     "suspended": logging.WARNING,
     "lost": logging.WARNING,
     "unavailable": logging.WARNING,
@@ -47,6 +48,7 @@ LEVELS: Mapping[str, int] = {
 _SENTENCES: Mapping[str, str] = {
     "acquired": "lock %(lock)r is acquired after %(waited).3f s, with fence %(fence)d",
     "conflict": "lock %(lock)r was asked for in vain, for %(waited).3f s: %(conflict)s",
+    "deadlock": "%(who)s is in a deadlock: %(why)s",
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
     "stop": "the holder of lock %(lock)r is asked to stop",

@@ -39,6 +39,10 @@ QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are
 FOREVER = MAX_SECONDS  # what ``wait="forever"`` means
 Wait = float | Literal["forever"]
 
+HELD_BY_CALLER = (
+    "The caller holds it already: pass reentrant=True to hold() or acquire() to enter it again, "
+    "or acquire it once only"
+)
 # Of those who say nothing extra; nobody writes into it.
 _NOTHING: Mapping[str, Any] = {}
 
@@ -168,6 +172,9 @@ class Holder(NamedTuple):
     ``task_id`` with ``attempt`` lets a later attempt of the same job take the lock over.
     ``replaced`` counts the times that the job replaced itself (``self.replace``), which keeps the
     id and begins anew with 0 retries.
+    ``owner`` is the thread, greenlet or asyncio task that cannot go on while it waits
+    (``owners.py``). A ``nested`` hold was acquired by the code of the task that it names, and is
+    not the task's own lock: no attempt takes it over.
     """
 
     token: str = ""
@@ -183,6 +190,13 @@ class Holder(NamedTuple):
     ttl: float = 0.0
     acquired_at: float = 0.0
     expires_at: float = 0.0
+    owner: str = ""
+    nested: bool = False
+
+    @property
+    def job_id(self) -> str | None:
+        """The id by which copies and attempts of one message know each other."""
+        return None if self.nested else self.task_id
 
     @property
     def is_kept(self) -> bool:
@@ -237,6 +251,8 @@ class Holder(NamedTuple):
             "expires_at": self.expires_at,
             "renewals": self.renewals,
             **({"extra": dict(self.extra)} if self.extra else {}),
+            **({"owner": self.owner} if self.owner else {}),
+            **({"nested": True} if self.nested else {}),
         }
 
     def as_public_dict(self) -> dict[str, Any]:
@@ -251,9 +267,17 @@ class Holder(NamedTuple):
         return cls(**{word: value for word, value in said.items() if word in cls._fields})
 
     def about(self) -> str:
-        """The part that is stored as said; task id and retries have fields of their own."""
-        if self.extra:
-            return _about(self.task, self.worker, self.host, self.pid, extra=dict(self.extra))
+        """The part that is stored as said; a job's id and retries have fields of their own."""
+        about = self._about()
+        if not self.owner:
+            return about
+        return f'{about[:-1]}{", " if len(about) > 2 else ""}"owner": "{self.owner}"}}'
+
+    def _about(self) -> str:
+        if self.extra or self.nested:
+            nested = {"task_id": self.task_id} if self.nested else {}
+            extra = {"extra": dict(self.extra)} if self.extra else {}
+            return _about(self.task, self.worker, self.host, self.pid, **nested, **extra)
         return _usual_about(self.task, self.worker, self.host, self.pid)
 
 
@@ -366,9 +390,27 @@ class ActiveRun:
         return worker is None or worker in (self.holder.worker, self.holder.host)
 
 
+class Blocker(NamedTuple):
+    """A lock that is waited for, and a holder of it that cannot go on either."""
+
+    name: str
+    holder: Holder
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "holder": self.holder.as_dict()}
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+        return cls(said["name"], Holder.from_dict(said["holder"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The fact that a lock was busy: by whom, and when at the latest it may come free."""
+    """The fact that a lock was busy: by whom, and when at the latest it may come free.
+
+    ``is_own``: the caller itself holds it. ``cycle`` is what a deadlock consists of: the lock and
+    its holder, the lock that this holder waits for and its holder, and so on to the caller.
+    """
 
     name: str
     holders: tuple[Holder, ...]
@@ -376,6 +418,8 @@ class Conflict:
     position: int
     as_of: float = 0.0
     ticket: int = 0  # our place in line, from the counter that fences come from
+    is_own: bool = False
+    cycle: tuple[Blocker, ...] = ()
 
     @property
     def age(self) -> float:
@@ -394,12 +438,14 @@ class Conflict:
             "lapses_in": self.lapses_in,
             "position": self.position,
             "as_of": self.as_of,
+            **({"is_own": True} if self.is_own else {}),
+            **({"cycle": [step.as_dict() for step in self.cycle]} if self.cycle else {}),
         }
 
     def has_twin_of(self, task_id: str | None, attempt: int) -> bool:
         """Whether a holder runs this very message of the job, or a later one."""
         return task_id is not None and any(
-            holder.task_id == task_id and holder.attempt >= attempt for holder in self.holders
+            holder.job_id == task_id and holder.attempt >= attempt for holder in self.holders
         )
 
     @property
@@ -410,12 +456,21 @@ class Conflict:
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
         holders = tuple(Holder.from_dict(holder) for holder in said["holders"])
-        as_of = said.get("as_of", 0.0)
-        return cls(said["name"], holders, said["lapses_in"], said["position"], as_of)
+        return cls(
+            said["name"],
+            holders,
+            said["lapses_in"],
+            said["position"],
+            said.get("as_of", 0.0),
+            is_own=said.get("is_own", False),
+            cycle=tuple(Blocker.from_dict(step) for step in said.get("cycle", ())),
+        )
 
     def __str__(self) -> str:
         by = f"held by {self.holders[0]}" if self.holders else "held"
         more = f" and {len(self.holders) - 1} more" if len(self.holders) > 1 else ""
+        own = f". {HELD_BY_CALLER}" if self.is_own else ""
         return (
-            f"lock {self.name!r} is {by}{more}; it lapses in {self.lapses_in:.1f} s if not renewed"
+            f"lock {self.name!r} is {by}{more}; "
+            f"it lapses in {self.lapses_in:.1f} s if not renewed{own}"
         )

@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise missing_extra("otel", error) from error
 
-_ASKED = {"acquired", "conflict", "unavailable"}
+_ASKED = {"acquired", "conflict", "deadlock", "unavailable"}
 _LATER = {
     "released",
     "lost",

@@ -81,7 +81,7 @@ def on_duplicate(
     holder is no call of this task but of another with the same key, or a plain process; and where
     the one to be replaced runs already, or others wait for its id.
     """
-    others = [holder for holder in conflict.holders if holder.task_id and holder.task == task]
+    others = [holder for holder in conflict.holders if holder.job_id and holder.task == task]
     decision = "replace" if options.debounce else options.on_publish
     if decision == "replace":
         others = [it for it in others if it.attempt == 0 and not it.extra.get(AWAITED)]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_locks.admin.acts import history
+from celery_locks.admin.deadlocks import about_waiting_holders
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
 from celery_locks.admin.suggest import suggest
@@ -91,6 +92,7 @@ def _parts_of_task(task_id: str, details: list[Detail]) -> Iterator[str]:
 def _about_all(locks: Locks, details: list[Detail]) -> Iterator[str]:
     for detail in details:
         yield from _about(detail)
+        yield from about_waiting_holders(locks, detail.lock)
         yield from _done_to(locks, detail.lock.name)
 
 

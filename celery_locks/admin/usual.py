@@ -48,7 +48,8 @@ def usual_of(locks: Locks, lock: LockInfo) -> dict[str, Usual]:
 
 
 def is_at_work(holder: Holder) -> bool:
-    return not (holder.is_kept or holder.is_queued)
+    """Whether a task runs under it; what a task's code holds besides has no usual time."""
+    return not (holder.is_kept or holder.is_queued or holder.nested)
 
 
 def times(held_for: float, usual: Usual) -> str:

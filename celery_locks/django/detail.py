@@ -20,13 +20,14 @@ _LABELS = {
     "pid": "PID",
     "task_id": "Task ID",
     "replaced": "Times that it replaced itself (self.replace)",
+    "nested": "Held by the task's code",
 }
 # Whom a grace may help; the others do not hear that they are asked to stop.
 _AT_WORK = ("running", "renewed", "absent", "silent")
 _FIRST = ("task", "task_id", "worker", "host", "pid")
 _TOLD_ELSEWHERE = (
     *("holders", "waiters", "name", "as_of", "remaining", "default_grace"),
-    *("acquired_at", "expires_at"),
+    *("acquired_at", "expires_at", "owner"),
 )
 
 

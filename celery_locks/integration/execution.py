@@ -13,12 +13,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.time import maybe_make_aware
 
 from celery_locks import logs
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable
+from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
@@ -32,6 +33,7 @@ from celery_locks.lease import Lease
 from celery_locks.model import Conflict, Holder, LockSpec, this_process
 from celery_locks.once import Once
 from celery_locks.options import LockOptions
+from celery_locks.owners import owner_here, set_task_lookup
 from celery_locks.store.verbs import Besides, Done, Mark, budget_of, queued_token
 from celery_locks.store.verbs import ended as job_ended
 
@@ -48,6 +50,39 @@ def current_lease() -> Lease | None:
 
 def current_execution() -> Execution | None:
     return _current.get()
+
+
+def _task_here() -> Holder | None:
+    """The task whose code runs here, also in a thread that was started with its context."""
+    if execution := _current.get():
+        task, request = execution.task, vars(execution).get("request")
+    else:
+        task = get_current_task() if _is_worker else None
+        request = task.request if task else None
+    if request is None or not request.id:
+        return None
+    process = this_process()
+    return Holder(
+        task_id=request.id,
+        task=task.name,
+        retries=request.retries or 0,
+        replaced=request.replaced_task_nesting or 0,
+        worker=request.hostname,
+        host=process.host,
+        pid=process.pid,
+        nested=True,
+    )
+
+
+set_task_lookup(_task_here)
+# Asking Celery takes longer than all else that a hold does before its call: only workers ask.
+_is_worker = False
+
+
+def look_for_plain_tasks(**_: Any) -> None:
+    """In a worker: what the code of tasks without a lock holds is recorded as theirs too."""
+    global _is_worker
+    _is_worker = True
 
 
 class Execution:
@@ -87,6 +122,7 @@ class Execution:
             return self._call(call, under=self._locked_around())
         if self.within and (holding := self.within.holding(name)):
             return self._call(call, under=holding)
+        self._owner = owner_here()
         self.holder = self._holder()
         self.locks: AppLocks = locks_of(self.task.app)
         if self.options.once:
@@ -100,6 +136,8 @@ class Execution:
         except LockUnavailable as error:
             Refusal(self, name).unavailable(error)
             return self._call(call)
+        except LockDeadlock:
+            raise  # whatever on_conflict says: later it would be the same, and nothing is queued
         except BaseException:
             # A time limit may strike between the grant and our knowing of it.
             self._abandon(name)
@@ -153,6 +191,8 @@ class Execution:
             self.token,
             now(),
             self._interrupter.lost,
+            self._owner,
+            False,
             KeptElsewhere if given else Lease,
             bool(given),
             self._besides(name) if has_more else None,
@@ -209,6 +249,7 @@ class Execution:
             worker=request.hostname,
             host=process.host,
             pid=process.pid,
+            owner=self._owner.id,
         )
 
     def _run_locked(self, call: Callable[..., Any], lease: Lease) -> Any:

@@ -10,11 +10,14 @@ from typing import Any
 from celery import signals
 
 from celery_locks.integration import lifecycle, places, remote, task_events
+from celery_locks.integration.execution import look_for_plain_tasks
 from celery_locks.keeper import keeper
 
 
 def connect() -> None:
     """Before a worker starts: what it does for locked tasks beyond running them."""
+    signals.worker_init.connect(look_for_plain_tasks)
+    signals.worker_process_init.connect(look_for_plain_tasks)
     signals.worker_init.connect(remote.register)
     signals.worker_init.connect(task_events.follow_worker)
     signals.worker_init.connect(places.free_on_revoke)

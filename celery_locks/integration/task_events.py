@@ -1,7 +1,7 @@
 """Celery's own events about locks, for Flower and other monitors; sent by workers with ``-E``.
 
-``lock-acquired``, ``lock-conflict``, ``lock-released``, ``lock-lost``, each with the task's
-``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows (``waited``,
+``lock-acquired``, ``lock-conflict``, ``lock-deadlock``, ``lock-released``, ``lock-lost``, each with
+the task's ``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows (``waited``,
 ``held_for``, ``policy``, ``why``). Not ``task-…``: a monitor takes an event of that kind that it
 does not know for a state of the task. ``app.conf.locks_events = False`` sends none of them.
 
@@ -35,6 +35,7 @@ _MOST = 10_000
 TYPES = {
     "acquired": "lock-acquired",
     "conflict": "lock-conflict",
+    "deadlock": "lock-deadlock",
     "released": "lock-released",
     "lost": "lock-lost",
 }

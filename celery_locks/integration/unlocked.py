@@ -23,6 +23,7 @@ class Unlocked:
     on_stop: OnStop | None = None
     task: str | None = None
     task_id: str | None = None
+    owner = None
 
     @property
     def acquired_at(self) -> float:

@@ -39,6 +39,7 @@ COUNTERS = {
         "policy",
         get_args(OnConflict),
     ),
+    "deadlocks": Counter("Number of waits that were given up because they closed a cycle."),
     "lost": Counter(
         "Number of locks that were lost while their holder was still at work.",
         "reason",
@@ -72,6 +73,7 @@ HISTOGRAMS = {
 
 # One event, one count; the rest is spelled out below.
 _PLAIN = {
+    "deadlock": "deadlocks",
     "freed": "freed",
     "suspended": "renew_failures",
     "unavailable": "unavailable",

@@ -19,7 +19,8 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import NO_LONGER_THERE, BaseLease
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, LockSpec, Wait, check_ttl, this_process
+from celery_locks.model import Conflict, LockSpec, Wait, check_ttl
+from celery_locks.owners import caller
 from celery_locks.recipes.once import release
 from celery_locks.recipes.values import as_json, check_count, check_key
 from celery_locks.store.base import Flow
@@ -85,7 +86,7 @@ class _BufferFlows:
         place = self._place(user)
         flows: Any = self._faces.flows
         spec = LockSpec(place.name, self._ttl, wait=wait)
-        lease = yield from flows.acquire(Ask(spec, this_process(), token, now()))
+        lease = yield from flows.acquire(Ask(spec, caller(None), token, now()))
         if isinstance(lease, Conflict):
             return None
         try:

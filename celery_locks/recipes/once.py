@@ -15,8 +15,9 @@ from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.flows import Ask, new_token
 from celery_locks.lease import BaseLease, State
 from celery_locks.locks import Locks
-from celery_locks.model import Conflict, LockSpec, Wait, check_ttl, patience_of, this_process
+from celery_locks.model import Conflict, LockSpec, Wait, check_ttl, patience_of
 from celery_locks.once import REASONS, Codec, Once, Repeat, Reuse, parted
+from celery_locks.owners import caller
 from celery_locks.recipes.values import as_json, check_key, check_lifetime
 from celery_locks.store.base import Flow
 from celery_locks.store.recipe_verbs import DonePage, RecipeVerbs
@@ -169,7 +170,7 @@ def begin(
     """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
     flows: Any = locks.flows
     besides = Besides(once=once.question)
-    ask: Ask[Any] = Ask(spec, this_process(), token, now(), besides=besides)
+    ask: Ask[Any] = Ask(spec, caller(None), token, now(), besides=besides)
     answer = yield from flows.acquire(ask)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)

@@ -64,7 +64,7 @@ def holder_of(token: bytes, score: bytes, record: bytes) -> Holder:
     return Holder(
         token=token.decode(),
         fence=int(fence),
-        task_id=None if job == b"-" else unquote(job[1:].decode()),
+        task_id=said.get("task_id") if job == b"-" else unquote(job[1:].decode()),
         task=said.get("task"),
         retries=tries - 1,
         replaced=replaced,
@@ -75,4 +75,6 @@ def holder_of(token: bytes, score: bytes, record: bytes) -> Holder:
         ttl=int(ttl) / 1000,
         acquired_at=float(score) / 1e6 if waiting else int(since) / 1000,
         expires_at=int(since) / 1000 if waiting else float(score) / 1000,
+        owner=said.get("owner", ""),
+        nested=job == b"-" and "task_id" in said,
     )

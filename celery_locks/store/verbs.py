@@ -31,6 +31,8 @@ from celery_locks.store.resp import Arg
 
 DEFAULT_PREFIX = "celery-locks"
 CALL_LIMIT = 3.0
+# For looking who waits for whom: less than a waiter has to claim its grant (CLAIM).
+WAITS_LIMIT = 0.3
 RENEW_BATCH = 250
 # So many locks take the server about 1 ms: 100 take 2 to 5 or more, which others would feel.
 PAGE = 40
@@ -131,6 +133,18 @@ class Page(NamedTuple):
     cursor: str
 
 
+class Wait(NamedTuple):
+    """The lock that an owner waits for, with the waiter's token and ticket, and who holds it."""
+
+    owner: str
+    name: str
+    token: str
+    ticket: int
+    is_complete: bool
+    """False: it has more holders than these."""
+    holders: tuple[Holder, ...]
+
+
 def budget_of(ttl: float) -> float:
     """The longest a call for such a lease may take: a third, so that two tries fit in it."""
     return min(ttl / 3, CALL_LIMIT)
@@ -163,8 +177,12 @@ class Verbs:
         *,
         alive: float = 0,
         channel: str = "-",
+        owners: Sequence[str] = (),
     ) -> Call:
-        """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``."""
+        """Answers with the fence, with a ``Conflict``, or, if asked for, with a ``Done``.
+
+        ``owners`` are those that hold other locks and cannot go on while this waits.
+        """
         name, ttl, limit, _, _ = spec
         ms, size = round(ttl * 1000), len(name) if name.isascii() else len(name.encode())
         record = (
@@ -172,7 +190,8 @@ class Verbs:
         )
         args: tuple[Arg, ...] = (name, token, ms, record)
         if alive or besides:
-            args += (_ms(alive), *(besides.args() if besides else ()))
+            waits: Arg = " ".join((str(_ms(alive)), *owners)) if owners else _ms(alive)
+            args += (waits, *(besides.args() if besides else ()))
 
         def parse(reply: Any) -> int | Conflict | Done:
             if isinstance(reply, int):
@@ -268,6 +287,14 @@ class Verbs:
 
         return Call(scripts.INFO, self.root(name), (name,), parse, CALL_LIMIT)
 
+    def waits(self, root: str, owners: Sequence[str]) -> Call:
+        """Answers with a ``Wait`` for each of the owners that waits in this shard."""
+
+        def parse(reply: Any) -> list[Wait]:
+            return [_wait(*entry) for entry in reply]
+
+        return Call(scripts.WAITS, root, tuple(owners), parse, WAITS_LIMIT)
+
     def page(self, cursor: str = "", size: int = PAGE) -> Call:
         """Answers with a ``Page``; its cursor names the shard and the place in it."""
         shard, _, inner = (cursor or "0:0").partition(":")
@@ -315,7 +342,7 @@ def ended(holder: Holder, ttl: float, *, leaves_result: bool = True) -> Mark:
 
 
 def _job(holder: Holder) -> str:
-    task_id = holder.task_id
+    task_id = holder.job_id
     if task_id and _is_plain(task_id):
         return "j" + task_id
     return _job_of(task_id) if task_id else "-"
@@ -327,6 +354,16 @@ def _job_of(task_id: str) -> str:
 
 # As nearly every task id is; what quote() would leave alone.
 _is_plain = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
+
+
+def _wait(
+    owner: bytes, name: bytes, token: bytes, ticket: bytes, count: int, *holders: Any
+) -> Wait:
+    known = tuple(holders_of(holders))
+    is_complete = len(known) == count
+    return Wait(
+        owner.decode(), name.decode(), token.decode(), int(float(ticket)), is_complete, known
+    )
 
 
 def _ms(seconds: float) -> int:

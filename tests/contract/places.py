@@ -5,6 +5,7 @@ A place gives each test a prefix of its own, so the servers are shared and never
 
 import asyncio
 import os
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
@@ -70,8 +71,9 @@ class Place:
         return names if past else names - {"past", "usual"}
 
     def _lasting(self) -> list[bytes]:
-        """Without the answers that are kept for a repeated question: they go by themselves."""
-        return [key for key in self._scan(f"{self.prefix}:*") if b"}:p:" not in key]
+        """Without repeated answers (p:) and notes of who waits (w:): these go by themselves."""
+        found = self._scan(f"{self.prefix}:*")
+        return [key for key in found if not re.search(b"}:[pw]:", key)]
 
     def _scan(self, match: str) -> Iterable[bytes]:
         return list(self.raw.scan_iter(match=match, count=1000))

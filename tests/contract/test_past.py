@@ -222,6 +222,15 @@ def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> 
     assert admin.usual(locks, ["nobody's", TASK.task]) == found
 
 
+def test_usual_is_of_a_tasks_own_lock_only(place: Place, locks: Locks) -> None:
+    """A lock that its code holds for a moment says nothing about the task."""
+    take(locks, "a", "x", TASK._replace(nested=True))
+    age(place, locks, "x", 5)
+    release(locks, "a", "x")
+    assert past(locks) == [("held", "a", "")]
+    assert admin.usual(locks) == {}
+
+
 def test_usual_has_a_thousand_tasks_at_most(place: Place, locks: Locks) -> None:
     key = f"{locks.verbs.root('')}usual"
     place.raw.hset(key, mapping={f"t{n}": "1000 2000 " for n in range(1000)})

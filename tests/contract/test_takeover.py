@@ -35,8 +35,22 @@ def test_later_attempt_takes_the_lock_over(face: Face, other: Face, place: Place
         (Holder(), attempt(1)),
         (Holder(), Holder(retries=1)),
         (attempt(0, job="-"), Holder(retries=1)),
+        (attempt(0)._replace(nested=True), attempt(1)),
+        (attempt(0), attempt(1)._replace(nested=True)),
+        (attempt(0)._replace(nested=True), attempt(1)._replace(nested=True)),
     ],
-    ids=["same attempt", "earlier", "another job", "no job", "held by no job", "neither", "dash"],
+    ids=[
+        "same attempt",
+        "earlier",
+        "another job",
+        "no job",
+        "held by no job",
+        "neither",
+        "dash",
+        "held by the job's code",
+        "asked for by the job's code",
+        "both by the job's code",
+    ],
 )
 def test_nobody_else_takes_it_over(
     face: Face, other: Face, place: Place, held: Holder, asking: Holder

@@ -18,10 +18,16 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From the bottom up. A room may import from its own layer and those below it. The first layer is
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
-    {"errors", "model", "clock", "events", "logs", "native", "signatures", "text", "loopback", "extras"},
+    {
+        *("errors", "model", "clock", "events", "logs", "native"),
+        *("signatures", "text", "loopback", "extras"),
+    },
     {"store"},
-    {"lease", "once", "options", "policy", "keys", "key_template", "key_text", "settings", "skipped"},
-    {"debts", "keeper", "flows", "hints", "locks", "aio"},
+    {
+        *("lease", "once", "options", "owners", "policy", "settings", "skipped"),
+        *("keys", "key_template", "key_text"),
+    },
+    {"deadlocks", "debts", "keeper", "flows", "hints", "locks", "aio"},
     {"integration"},
     {"admin", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django", "__main__"},

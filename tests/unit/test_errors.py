@@ -11,17 +11,19 @@ from celery_locks.errors import (
     LeaseLost,
     LimitMismatch,
     LockConflict,
+    LockDeadlock,
     LockError,
     LockRevoked,
     LockUnavailable,
     LockUsageError,
     TaskLockAcquireError,
 )
-from celery_locks.model import Conflict, Holder
+from celery_locks.model import Blocker, Conflict, Holder
 
 PARENTS = {
     "LockConflict": "LockError",
     "AlreadyQueued": "LockConflict",
+    "LockDeadlock": "LockConflict",
     "TaskLockAcquireError": "LockConflict",
     "LeaseLost": "LockError",
     "LockRevoked": "LeaseLost",
@@ -72,6 +74,34 @@ def test_conflict_survives_pickling(cls: type[LockConflict]) -> None:
     assert (again.name, again.holders) == ("invoice:42", without_tokens)
     assert again.holder == without_tokens[0]
     assert str(again) == str(cls(CONFLICT))
+
+
+def test_deadlock_survives_pickling_and_a_json_result() -> None:
+    """The cycle is what the reader of a failed task's result needs."""
+    theirs = Holder(
+        token="t", task_id="id", task="shop.bill", worker="w1@host", pid=12, owner="p.1"
+    )
+    mine = Holder(token="u", task_id="me", task="shop.ship", worker="w2", pid=3, nested=True)
+    cycle = (Blocker("b", theirs), Blocker("a", mine))
+    error = LockDeadlock(Conflict("b", (theirs,), 4.25, 1, cycle=cycle))
+    for again in (
+        pickle.loads(pickle.dumps(error)),
+        LockDeadlock(*json.loads(json.dumps(error.args))),
+    ):
+        assert type(again) is LockDeadlock
+        assert again.cycle == cycle
+        assert str(again) == (
+            "waiting for lock 'b' would never end: it is held by task shop.bill[id] on w1@host, "
+            "pid 12, which waits for lock 'a', held by the caller, task shop.ship[me] on w2, "
+            "pid 3. Acquire these locks in the same order everywhere"
+        )
+
+
+def test_deadlock_with_oneself_says_what_to_do() -> None:
+    mine = Holder(token="u", host="h", pid=3)
+    error = LockDeadlock(Conflict("b", (mine,), 4.25, 1, cycle=(Blocker("b", mine),)))
+    assert str(error).startswith("waiting for lock 'b' would never end. The caller holds it")
+    assert "reentrant=True" in str(error)
 
 
 def test_conflict_says_who_and_where() -> None:

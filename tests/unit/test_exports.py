@@ -15,6 +15,7 @@ NAMES = {
     "LeaseLost",
     "LimitMismatch",
     "LockConflict",
+    "LockDeadlock",
     "LockError",
     "LockEvent",
     "LockInfo",

@@ -116,7 +116,7 @@ def test_a_child_trusts_its_lease_no_longer_than_the_main_process_renews_it() ->
     """Which goes on with the task's ttl: beyond it another may have the lock."""
     locks = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
     spec = LockSpec("a", 4.0)
-    ask = Ask(spec, Holder(), "token", now(), None, KeptElsewhere, kept_elsewhere=True)
+    ask = Ask(spec, Holder(), "token", now(), lease_class=KeptElsewhere, kept_elsewhere=True)
     lease: Any = locks.follow(locks.flows.acquire(ask))
     lease.renew(60)
     assert lease.remaining <= 4

@@ -1,7 +1,8 @@
 -- acquire: grant a slot, or queue for one, or say who has them. Safe to repeat with one token.
 -- ARGV 1 name  2 token  3 ttl ms  4 its record without fence and since; '-' for no job, no channel
 --      and, unless there is nothing of the kind to say:
---      5 ms the caller counts as alive in the queue, 0 if it does not wait
+--      5 ms the caller counts as alive in the queue, 0 if it does not wait; after them, each with a
+--      space before it, the owners (owners.py) that hold other locks and wait by this call
 --      and again:
 --      6 '1' to ask first whether this attempt of the job has ended elsewhere
 --      7 name, 8 token of another lock to give back when this one is granted, or ''
@@ -64,7 +65,8 @@ end
 
 -- Beyond this point somebody is there, or there is more to it.
 local limit, job, attempt = rest:match('^%d+ (%d+) (%S+) (%d+)')
-local alive = tonumber(ARGV[5] or 0)
+local alive, owners = (ARGV[5] or '0'):match('^(%d+)(.*)$')
+alive = tonumber(alive)
 limit, attempt = tonumber(limit), tonumber(attempt)
 
 local function mark_begun()
@@ -147,6 +149,7 @@ local function enqueue()
   local ticket = redis.call('ZSCORE', queue, token)
   redis.call('HSET', records, token, '0 ' .. (now() + alive) .. ' ' .. rest)
   redis.call('ZADD', index, 'GT', now() + alive, name)
+  for owner in owners:gmatch('%S+') do redis.call('SET', root .. 'w:' .. owner, token, 'PX', alive) end
   if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
   ticket = next_number()
   redis.call('ZADD', queue, ticket, token)

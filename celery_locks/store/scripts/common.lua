@@ -7,6 +7,8 @@
 --   q:<name>  zset    token -> ticket           the waiters, first come first served
 --   records   hash    token -> record           what each holder and waiter is, and got
 --   index     zset    name  -> latest expiry ms  which locks there are, without SCAN; may be late, never early
+--   w:<owner> string  token                     the wait of a flow of control that holds locks too (owners.py);
+--                     gone with the waiter's time to live, and means nothing once that waits no more
 --   fence     string  the last number given out, as fence or as ticket
 --   log       stream  what operators did, the last 1000 or so (log.lua)
 --   past      stream  holds of more than a second that ended or lapsed, the last 1000 or so (ends.lua)

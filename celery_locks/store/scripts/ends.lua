@@ -24,8 +24,9 @@ local function note_past(act, name, token, ended, why)
   -- Kept apart, so that the past of a rare task is not lost among frequent ones.
   pcall(function()
     local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
-    local task, usual = cjson.decode(rest:sub(length + 1)).task, root .. 'usual'
-    if not task then return end
+    local about, usual = cjson.decode(rest:sub(length + 1)), root .. 'usual'
+    local task = about.task
+    if not task or about.task_id then return end -- of a task's own lock only, not what its code held
     local before = redis.call('HGET', usual, task)
     if not before and redis.call('HLEN', usual) >= 1000 then
       redis.call('HDEL', usual, unpack(redis.call('HRANDFIELD', usual, 1)))

@@ -1,0 +1,45 @@
+"""What a lock's holders wait for themselves, in sentences: chains of waits, and deadlocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from celery_locks.deadlocks import find_cycle, read_waits
+from celery_locks.locks import Locks
+from celery_locks.model import Blocker, Holder, LockInfo
+
+_SHOWN = 5
+
+
+def about_waiting_holders(locks: Locks, lock: LockInfo) -> Iterator[str]:
+    """One sentence for each holder that waits for another lock, and one for a deadlock."""
+    for holder in [holder for holder in lock.holders if holder.owner][:_SHOWN]:
+        waits = locks.follow(read_waits(locks.verbs, holder.owner))
+        wait = waits.get(holder.owner)
+        if wait is None:
+            continue
+        cycle = find_cycle(wait, waits, _is_of(holder.owner))
+        if cycle:
+            yield _tell_deadlock(lock.name, holder, cycle)
+            return
+        yield f"Its holder, {holder}, waits for lock {wait.name!r}, held by {wait.holders[0]}."
+
+
+def _is_of(owner: str) -> Callable[[Holder], bool]:
+    return lambda holder: holder.owner == owner
+
+
+def _tell_deadlock(name: str, holder: Holder, cycle: tuple[Blocker, ...]) -> str:
+    if len(cycle) == 1:
+        return (
+            f"Deadlock: {holder} holds lock {name!r} and waits for lock {cycle[0].name!r}, "
+            "which it holds itself. Its code should pass reentrant=True, or acquire it once only."
+        )
+    steps = [f"{holder} holds lock {name!r} and waits for lock {cycle[0].name!r}"]
+    for step, following in pairwise(cycle):
+        steps.append(f"{step.holder} holds that and waits for lock {following.name!r}")
+    return (
+        f"Deadlock: {'; '.join(steps)}, which the first one holds. None of them can go on: release "
+        "one of these locks by force, and acquire them in the same order everywhere."
+    )
