@@ -5,12 +5,14 @@ Every line has the event's fields as attributes of its record, for formatters th
 ``held_for``, ``policy``, ``why``, ``holder`` …) those that the event has.
 
 debug: what goes as it should. info: a task that did not run now, and why. warning: somebody should
-look. A renewal that succeeds is no news.
+look. error: locks do not work until a person corrects something. A renewal that succeeds is no
+news.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +74,25 @@ def write(event: LockEvent) -> None:
     said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
-    logger.log(LEVELS[event.kind], sentence, said, extra=fields_of(event))
+    logger.log(_level_of(event), sentence, said, extra=fields_of(event))
+
+
+# When a reason that only a person can remove was last an error in the log.
+_reported: dict[str, float] = {}
+_REPORT_EVERY = 60.0
+
+
+def _level_of(event: LockEvent) -> int:
+    """Of a permanent refusal every task would say the same: an error once a minute."""
+    if not event.detail.get("permanent"):
+        return LEVELS[event.kind]
+    why = str(event.detail.get("why"))
+    if time.monotonic() - _reported.get(why, -_REPORT_EVERY) < _REPORT_EVERY:
+        return logging.DEBUG
+    if len(_reported) > 100:
+        _reported.clear()
+    _reported[why] = time.monotonic()
+    return logging.ERROR
 
 
 def owed(lock: str, why: object) -> None:

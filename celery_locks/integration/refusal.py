@@ -39,6 +39,7 @@ class Refusal:
 
     def conflict(self, conflict: Conflict) -> dict[str, Any]:
         """Others hold it."""
+        self.note.pop("refused", None)
         decision = policy.on_conflict(conflict, self.options, self._situation())
         if decision.kind == "requeue":
             self._stay_in_queue(decision.pause)
@@ -50,8 +51,15 @@ class Refusal:
 
     def unavailable(self, error: LockUnavailable) -> None:
         """Nobody knows who holds it; returns if the task is to run all the same."""
-        decision = policy.on_unavailable(self.options, self._situation())
+        refused = self.note.get("refused", time.time()) if error.is_permanent else None
+        self.note.pop("refused", None)
+        situation = self._situation()
+        if refused is not None:
+            situation = replace(situation, refused_for=time.time() - float(refused))
+        decision = policy.on_unavailable(self.options, situation)
         if decision.kind == "requeue":
+            if refused is not None:
+                self.note["refused"] = refused  # since when, in a row
             self._requeue(decision)
         self.execution.leave_queue()
         if decision.kind != "run":
