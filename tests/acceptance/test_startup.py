@@ -131,7 +131,7 @@ def test_a_server_that_is_away_does_not_delay_the_start(
 
 def test_no_lock_server_is_an_error_at_the_start() -> None:
     """The sentence says what to set; the worker runs on, for its other tasks."""
-    worker = Worker({"broker_url": "memory://"}, ("-P", "solo"))
+    worker = Worker({"broker_url": "memory://", "journal_url": "redis://"}, ("-P", "solo"))
     try:
         assert "set app.conf.locks_url" in wait_line(worker, "ERROR", "no task can take its lock")
         worker.wait_ready()
