@@ -53,7 +53,7 @@ _SENTENCES: Mapping[str, str] = {
     ),
     "lost": "the lease on lock %(lock)r is lost: %(why)s",
     "unavailable": "lock %(lock)r could not be asked for: %(why)s",
-    "unlocked": "%(who)s %(does)s without lock %(lock)r: the server is away",
+    "unlocked": "%(who)s %(does)s without lock %(lock)r: %(why)s",
     "freed": "process %(pid)s died holding lock %(lock)r: it is freed",
 }
 

@@ -97,3 +97,14 @@ def test_a_pause_stays_under_what_the_broker_allows() -> None:
     """A delayed message must come before its visibility timeout makes copies of it."""
     call = Situation("me", times_requeued=20, longest_pause=0.5)
     assert on_conflict(OTHERS, LockOptions(on_conflict="requeue"), call).pause <= 0.5
+
+
+def test_a_refusal_is_waited_out_for_an_hour() -> None:
+    """A password may be rotated, but a task that only a person can help must not wait for ever."""
+    options = LockOptions()
+    assert on_unavailable(options, Situation("me", refused_for=3599)).kind == "requeue"
+    assert on_unavailable(options, Situation("me", refused_for=3600)).kind == "raise"
+    run = LockOptions(on_unavailable="run")
+    assert on_unavailable(run, Situation("me", refused_for=3600)).kind == "run"
+    away = Situation("me", patience_used=1e6)
+    assert on_unavailable(options, away).kind == "requeue", "an outage may last as long as it will"
