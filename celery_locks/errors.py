@@ -14,7 +14,7 @@
     ├── LockUnavailable            the lock server gave no usable answer
     │   ├── ServerReadOnly         it is a replica, or refuses writes
     │   ├── ServerOutOfMemory      it reached maxmemory
-    │   ├── ServerRefused          password or permission
+    │   ├── ServerRefused          password, permission or certificate
     │   ├── ServerTooOld           a version below the minimum
     │   └── ForeignData            one of our keys holds somebody else's data
     └── LockUsageError             wrong input, also a ValueError
@@ -184,6 +184,8 @@ class LockUnavailable(LockError):
 
     # An earlier try of the same call went unanswered: what it asked for may have been done.
     in_doubt = False
+    # Waiting does not help: a person has to correct a password, a permission, a certificate …
+    is_permanent = False
 
 
 class ServerReadOnly(LockUnavailable):
@@ -195,15 +197,21 @@ class ServerOutOfMemory(LockUnavailable):
 
 
 class ServerRefused(LockUnavailable):
-    """The lock server refuses our password, or our user lacks a permission."""
+    """The lock server refuses our password or permissions, or we its certificate."""
+
+    is_permanent = True
 
 
 class ServerTooOld(LockUnavailable):
     """The lock server is older than the scripts need."""
 
+    is_permanent = True
+
 
 class ForeignData(LockUnavailable):
     """A key under our prefix holds data of another type; it is left as it is."""
+
+    is_permanent = True
 
 
 class LockUsageError(LockError, ValueError):

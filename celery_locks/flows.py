@@ -204,7 +204,9 @@ class Flows(Generic[L]):
                 marks=marks,
             )
         if isinstance(error, LockUnavailable):
-            events.emit("unavailable", ask.spec.name, ask.token, why=str(error), **_asker(ask))
+            permanent = {"permanent": True} if error.is_permanent else {}
+            about = {"why": str(error), **permanent, **_asker(ask)}
+            events.emit("unavailable", ask.spec.name, ask.token, **about)
 
     def _stand_in_line(
         self, ask: Ask[L]

@@ -5,7 +5,8 @@ Every line has the event's fields as attributes of its record, for formatters th
 ``held_for``, ``policy``, ``why``, ``holder`` …) those that the event has.
 
 debug: what goes as it should. info: a task that did not run now, and why. warning: somebody should
-look. A renewal that succeeds is no news.
+look. error: locks do not work until a person corrects something. A renewal that succeeds is no
+news.
 
 Names, ids and reasons come from users and operators, so every text in a line is quoted or made
 ``printable``: nobody can forge a line. What can fail again and again goes through ``Reports``.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +63,7 @@ _SENTENCES: Mapping[str, str] = {
     ),
     "lost": "the lease on lock %(lock)r is lost: %(why)s",
     "unavailable": "lock %(lock)r could not be asked for: %(why)s",
-    "unlocked": "%(who)s %(does)s without lock %(lock)r: the server is away",
+    "unlocked": "%(who)s %(does)s without lock %(lock)r: %(why)s",
     "freed": "process %(pid)s died holding lock %(lock)r: it is freed",
 }
 
@@ -87,7 +89,25 @@ def write(event: LockEvent) -> None:
     said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
-    logger.log(LEVELS[event.kind], sentence, said, extra=fields_of(event))
+    logger.log(_level_of(event), sentence, said, extra=fields_of(event))
+
+
+# When a reason that only a person can remove was last an error in the log.
+_reported: dict[str, float] = {}
+_REPORT_EVERY = 60.0
+
+
+def _level_of(event: LockEvent) -> int:
+    """Of a permanent refusal every task would say the same: an error once a minute."""
+    if not event.detail.get("permanent"):
+        return LEVELS[event.kind]
+    why = str(event.detail.get("why"))
+    if time.monotonic() - _reported.get(why, -_REPORT_EVERY) < _REPORT_EVERY:
+        return logging.DEBUG
+    if len(_reported) > 100:
+        _reported.clear()
+    _reported[why] = time.monotonic()
+    return logging.ERROR
 
 
 def owed(lock: str, why: object) -> None:

@@ -16,6 +16,9 @@ Kind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 _MOST_DOUBLINGS = 10  # far past the longest pause; 2**1024 would be no float
+# Seconds for which a server that refuses us (password, permission, certificate) is tried again:
+# longer than the rotation of a password takes; nobody is served by a task that waits for ever.
+REFUSED_PATIENCE = 3600.0
 AWAITED = "awaited"  # said of a message: others wait for its id
 SENT_TO = "queue"  # said of a message: the queue that its call named; None if only an exchange
 
@@ -41,6 +44,7 @@ class Situation:
     patience_used: float = 0.0
     longest_pause: float = LONGEST_PAUSE
     had_a_place: bool = False  # it took a lock when it was published
+    refused_for: float | None = None  # seconds since the server first refused us; None: it did not
 
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
@@ -94,9 +98,13 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
     """Nobody knows whether the lock is free."""
     if options.on_unavailable == "run":
         return Decision("run", "the lock server is away and the task may run unlocked")
-    if options.on_unavailable == "requeue":
+    if options.on_unavailable != "requeue":
+        return Decision("raise", "the lock server is away")
+    if call.refused_for is None:
         return _again(call, "the lock server is away")
-    return Decision("raise", "the lock server is away")
+    if call.refused_for >= REFUSED_PATIENCE:
+        return Decision("raise", f"the lock server refuses us for {REFUSED_PATIENCE:g} s already")
+    return _again(call, "the lock server refuses us")
 
 
 def on_done(call: Situation) -> Decision:

@@ -6,6 +6,7 @@ read with its default here and never written back, so the user's own value alway
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,11 @@ from celery_locks.errors import LockUsageError
 from celery_locks.store.verbs import DEFAULT_PREFIX
 
 PREFIX = "locks_"
+# Where Celery says how it reaches a Redis: the URL, its options, and TLS.
+_CELERY_SERVERS = (
+    ("broker_url", "broker_transport_options", "broker_use_ssl"),
+    ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
+)
 _OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "events", "url_options")
 
 
@@ -23,8 +29,8 @@ _OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "events", "url_
 class Settings:
     """What the app says about its locks; ``task`` are the defaults of every task's options."""
 
-    url: str
-    url_options: Mapping[str, Any] = field(default_factory=dict)
+    url: str = field(repr=False)  # it has the password
+    url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prefix: str = DEFAULT_PREFIX
     shards: int | None = None
     keep_invisible: bool = True
@@ -43,6 +49,8 @@ def of(app: Any) -> Settings:
     task = _checked(task)
     if "url" not in said:
         said["url"], said["url_options"] = _server_of(app.conf)
+    elif "ssl" not in (given := said.get("url_options", {})):
+        said["url_options"] = {**_tls_of_same_server(app.conf, said["url"]), **given}
     return Settings(task=task, **said)
 
 
@@ -58,18 +66,35 @@ def _checked(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
     """Without ``locks_url``: the broker's Redis, else the result backend's."""
-    broker = _url(conf, "broker_url")
-    if is_redis(broker):
-        options = dict(conf.get("broker_transport_options") or {})
-        return broker, _site_options(options, conf.get("broker_use_ssl"))
-    backend = _url(conf, "result_backend")
-    if is_redis(backend):
-        options = dict(conf.get("result_backend_transport_options") or {})
-        return backend, _site_options(options, conf.get("redis_backend_use_ssl"))
+    for url_setting, options_setting, tls_setting in _CELERY_SERVERS:
+        url = _url(conf, url_setting)
+        if is_redis(url):
+            options = conf.get(options_setting) or {}
+            return url, _site_options(options, conf.get(tls_setting), url, tls_setting)
     raise LockUsageError(
         "no Redis to keep the locks in: set app.conf.locks_url = 'redis://…' "
         "(neither the broker nor the result backend is a Redis)"
     )
+
+
+def _tls_of_same_server(conf: Any, url: str) -> dict[str, Any]:
+    """The broker or result backend at the same host and port: it speaks TLS to us too.
+
+    A ``locks_url`` that differs from the broker's in its database only would else send the
+    password in clear.
+    """
+    for url_setting, _, tls_setting in _CELERY_SERVERS:
+        other = _url(conf, url_setting)
+        if is_redis(other) and _place(other) == _place(url):
+            return _tls_options(conf.get(tls_setting), other, tls_setting)
+    return {}
+
+
+def _place(url: str) -> tuple[str, str]:
+    """The first host and port as they are written; the login and database do not matter."""
+    hosts = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
+    host, _, port = re.split("[,;]", hosts, maxsplit=1)[0].partition(":")
+    return host or "localhost", port or "6379"
 
 
 def _url(conf: Any, word: str) -> str:
@@ -83,13 +108,23 @@ def is_redis(url: str) -> bool:
     )
 
 
-def _site_options(transport: Mapping[str, Any], tls: Any) -> dict[str, Any]:
+def _site_options(transport: Mapping[str, Any], tls: Any, url: str, setting: str) -> dict[str, Any]:
     """What of Celery's options says where and who the server is."""
     kept = {
         word: transport[word] for word in ("master_name", "sentinel_kwargs") if word in transport
     }
+    return kept | _tls_options(tls, url, setting)
+
+
+def _tls_options(tls: Any, url: str, setting: str) -> dict[str, Any]:
+    """A mapping that is not empty means TLS, whatever the scheme: for kombu and Celery too."""
     if isinstance(tls, Mapping):
-        kept |= {word: value for word, value in tls.items() if word.startswith("ssl_")}
-    elif tls:
-        kept["ssl_cert_reqs"] = ssl.CERT_REQUIRED
-    return kept
+        ours = {word: value for word, value in tls.items() if word.startswith("ssl_")}
+        return {"ssl": True, **ours} if tls else {}
+    if tls and not url.startswith(("rediss://", "sentinels://")):
+        raise LockUsageError(
+            f"{setting} is {tls!r}, which kombu ignores for a Redis: it connects without TLS. "
+            f"Write a mapping such as {setting} = {{'ssl_cert_reqs': ssl.CERT_REQUIRED}}, or "
+            "leave it out"
+        )
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED} if tls else {}

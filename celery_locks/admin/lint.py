@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
+from celery_locks.integration.app import broker_trouble
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
 from celery_locks.locks import Locks
@@ -36,10 +37,17 @@ class Finding:
 
 
 def check(locks: Locks, app: Any) -> list[Finding]:
-    """Everything that can be seen from here; asks the lock server, not the workers."""
+    """Everything that can be seen from here; asks the lock server and the broker, not workers."""
     app.finalize()
     app.loader.import_default_modules()
-    return [*check_server(locks), *_broker(app), *_tasks(app), *_shared_keys(app)]
+    return [
+        *check_server(locks),
+        *_connection(app),
+        *_broker(app),
+        *_tasks(app),
+        *_shared_keys(app),
+        *_examined(app),
+    ]
 
 
 def check_server(locks: Locks) -> list[Finding]:
@@ -60,8 +68,32 @@ def _server(said: dict[str, str]) -> Iterator[Finding]:
     if policy.startswith("allkeys-"):
         sentence = f"maxmemory-policy is {policy}: under memory pressure held locks are evicted."
         yield Finding("error", "server", f"{sentence} Set noeviction or a volatile policy.")
+    yield from _memory(said, policy)
     if said.get("role") == "slave":
         yield Finding("error", "server", "It is a replica: point locks_url at the primary.")
+
+
+def _memory(said: dict[str, str], policy: str) -> Iterator[Finding]:
+    used, most = int(said.get("used_memory") or 0), int(said.get("maxmemory") or 0)
+    if most and used >= most and policy == "noeviction":
+        sentence = f"It is full: {used:,} bytes are used and maxmemory is {most:,}, so it grants"
+        yield Finding("error", "server", f"{sentence} no lock. Raise maxmemory, or remove data.")
+
+
+def _connection(app: Any) -> Iterator[Finding]:
+    if trouble := broker_trouble(app):
+        sentence = "It cannot be reached, so nothing can be published and no worker gets a task"
+        yield Finding("error", "broker", f"{sentence}: {trouble}")
+
+
+def _examined(app: Any) -> Iterator[Finding]:
+    """Which tasks were seen: one that is missing was not imported."""
+    ours = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
+    locked = sorted(name for name, task in ours.items() if isinstance(task, LockedTask))
+    unlocked = sorted(ours.keys() - set(locked))
+    said = [f"{len(locked)} locked ({', '.join(locked)})" if locked else "none locked"]
+    said += [f"{len(unlocked)} without a lock ({', '.join(unlocked)})"] if unlocked else []
+    yield Finding("note", "settings", f"Tasks examined: {'; '.join(said)}.")
 
 
 def _broker(app: Any) -> Iterator[Finding]:

@@ -44,6 +44,12 @@ class AppLocks(Locks):
             raise
 
     @property
+    def server_url(self) -> str:
+        """Where the locks are kept, without the password."""
+        url: str = self._store.site.url
+        return url
+
+    @property
     def keeper_store(self) -> Store:
         """For calls made in the keeper's thread."""
         return self._store.twin()
@@ -57,6 +63,17 @@ def locks_of(app: Any) -> AppLocks:
         locks.settings = settings.of(app)
         setattr(app, _ATTRIBUTE, locks)
     return locks
+
+
+def broker_trouble(app: Any) -> str:
+    """Why the broker cannot be reached, without its password; "" if it can."""
+    connection = app.connection_for_write(connect_timeout=3)
+    try:
+        with connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+    except Exception as error:  # noqa: BLE001 (each transport has errors of its own)
+        return f"{connection.as_uri()}: {str(error)[:300]}"
+    return ""
 
 
 def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:

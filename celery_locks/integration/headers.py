@@ -58,6 +58,8 @@ class LockHeader:
     """How often it was put back."""
     unseen: float | None = None
     """Since when it waits for the result of a copy that has ended."""
+    refused: float | None = None
+    """Since when the lock server has refused the worker (password, permission, certificate)."""
 
     @classmethod
     def read(cls, headers: object) -> LockHeader:
@@ -225,6 +227,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "since": _read_moment,
     "times": _read_times,
     "unseen": _read_moment,
+    "refused": _read_moment,
 }
 
 

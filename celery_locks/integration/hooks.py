@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import signals
 
-from celery_locks.integration import lifecycle, places, remote, task_events
+from celery_locks.integration import lifecycle, places, remote, startup, task_events
 from celery_locks.integration.execution import look_for_plain_tasks
 from celery_locks.keeper import keeper
 
@@ -21,6 +21,7 @@ def connect() -> None:
     signals.worker_init.connect(remote.register)
     signals.worker_init.connect(task_events.follow_worker)
     signals.worker_init.connect(places.free_on_revoke)
+    signals.worker_ready.connect(startup.announce)
     signals.task_revoked.connect(_when_a_message_is_revoked)
     lifecycle.at_end_of_child(_settle)
 

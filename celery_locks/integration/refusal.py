@@ -39,6 +39,7 @@ class Refusal:
 
     def conflict(self, conflict: Conflict) -> dict[str, Any]:
         """Others hold it."""
+        self.header = replace(self.header, refused=None)
         decision = policy.on_conflict(conflict, self.options, self._situation())
         if decision.kind == "requeue":
             self._stay_in_queue(decision.pause)
@@ -50,7 +51,11 @@ class Refusal:
 
     def unavailable(self, error: LockUnavailable) -> None:
         """Nobody knows who holds it; returns if the task is to run all the same."""
-        decision = policy.on_unavailable(self.options, self._situation())
+        since = (self.header.refused or time.time()) if error.is_permanent else None
+        self.header = replace(self.header, refused=since)
+        refused_for = None if since is None else max(0.0, time.time() - since)
+        situation = replace(self._situation(), refused_for=refused_for)
+        decision = policy.on_unavailable(self.options, situation)
         if decision.kind == "requeue":
             self._requeue(decision)
         self.execution.leave_queue()

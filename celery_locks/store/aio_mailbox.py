@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from celery_locks.clock import now
 from celery_locks.store.aio_wire import AsyncLink, AsyncWire
+from celery_locks.store.connect_errors import WireError
 from celery_locks.store.mailbox import Ear, Pulse, mail_in
 from celery_locks.store.resp import ErrorReply, Reply, pack
-from celery_locks.store.wire import WireError
 
 
 class _Letter:

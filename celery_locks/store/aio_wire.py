@@ -7,6 +7,7 @@ without it, the socket is closed a little later and with a warning.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,19 +15,16 @@ from typing import Any, TypeVar
 import redis.exceptions
 
 from celery_locks.clock import now
-from celery_locks.store.resp import Incomplete, Reply, pack, parse
-from celery_locks.store.site import Address, Site
-from celery_locks.store.wire import (
-    CHUNK,
-    CLOSED,
+from celery_locks.store.connect_errors import (
     WireError,
     check_version,
     check_welcome,
-    forget_at_fork,
     place_of,
     refusal,
-    unsend,
 )
+from celery_locks.store.resp import Incomplete, Reply, pack, parse
+from celery_locks.store.site import Address, Site
+from celery_locks.store.wire import CHUNK, CLOSED, forget_at_fork, unsend
 
 T = TypeVar("T")
 
@@ -156,6 +154,9 @@ class AsyncWire:
         link = AsyncLink(connection)
         try:
             await self._meet(link)
+        except (ConnectionError, ssl.SSLError, ValueError) as error:
+            await link.close()
+            raise refusal(self._site, self._address, error) from error
         except BaseException:
             await link.close()
             raise
@@ -168,7 +169,7 @@ class AsyncWire:
             replies = [await link.receive() for _ in greetings]
             check_welcome(self._site, self._address, replies)
         if self._address not in self._site.checked:
-            check_version(self._address, await link.exchange(pack("INFO", "server")))
+            check_version(self._site, self._address, await link.exchange(pack("INFO", "server")))
             self._site.checked.add(self._address)
 
     async def close(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import redis.exceptions
 
+from celery_locks.store.connect_errors import WireError
 from celery_locks.store.resp import ErrorReply, Reply, parse
-from celery_locks.store.wire import WireError
 
 
 class ClientWire:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Literal
 
 from celery_locks.clock import now
+from celery_locks.store.connect_errors import WireError, refused_because
 from celery_locks.store.resp import ErrorReply, Reply, pack
-from celery_locks.store.router import code_of
-from celery_locks.store.wire import Link, Wire, WireError
+from celery_locks.store.wire import Link, Wire
 
 logger = logging.getLogger("celery_locks")
 
@@ -69,7 +69,7 @@ class Ear:
             logger.warning(
                 "waiting for locks is slow: the server refuses a subscription: %s", reply.text
             )
-        self._deaf_until = math.inf if code_of(reply) == "NOPERM" else now() + _RETRY
+        self._deaf_until = math.inf if refused_because(reply.text) else now() + _RETRY
 
     def hears(self) -> None:
         self._deaf_until = 0.0

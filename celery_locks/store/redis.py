@@ -15,15 +15,17 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
 from celery_locks.store import site as sites
+from celery_locks.store import url as url_sites
 from celery_locks.store.aio_mailbox import AsyncMailbox
 from celery_locks.store.aio_wire import AsyncWire, leave_to_parent, of_this_loop
 from celery_locks.store.base import Call, Effect, Listen, Nap, adrive, drive
 from celery_locks.store.client_wire import AsyncClientWire, ClientWire
+from celery_locks.store.connect_errors import WireError
 from celery_locks.store.mailbox import Mailbox
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import FIRST_LEAVES, Exchange, Pause, Router
 from celery_locks.store.site import Address, Site
-from celery_locks.store.wire import Wire, WireError, forget_at_fork
+from celery_locks.store.wire import Wire, forget_at_fork
 
 _NO_PLACE: Address = ("in this process", 0)
 # A store that cannot listen (fakeredis) lets its waiters look this often.
@@ -57,7 +59,7 @@ class RedisStore:
     def from_url(
         cls, url: str, prefix: str, options: Mapping[str, Any] | None = None
     ) -> RedisStore:
-        return cls(sites.from_url(url, options), prefix=prefix)
+        return cls(url_sites.from_url(url, options), prefix=prefix)
 
     @classmethod
     def from_client(cls, client: Any, prefix: str) -> RedisStore:
@@ -183,7 +185,7 @@ class AsyncRedisStore:
 
     @classmethod
     def from_url(cls, url: str, prefix: str) -> AsyncRedisStore:
-        return cls(sites.from_url(url), prefix=prefix)
+        return cls(url_sites.from_url(url), prefix=prefix)
 
     @classmethod
     def from_client(

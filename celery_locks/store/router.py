@@ -26,9 +26,9 @@ from celery_locks.errors import (
     ServerRefused,
 )
 from celery_locks.store.base import Call
+from celery_locks.store.connect_errors import WireError, refused_because
 from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.site import Address, Site
-from celery_locks.store.wire import WireError
 
 
 class Exchange(NamedTuple):
@@ -49,10 +49,7 @@ Steps = Generator[Exchange | Pause, Any, Any]
 FIRST_LEAVES = 0.5
 
 _FINAL = {
-    "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new"),
-    "NOAUTH": (ServerRefused, "wants a password"),
-    "WRONGPASS": (ServerRefused, "refuses our password"),
-    "NOPERM": (ServerRefused, "does not permit our user to do this"),
+    "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new; raise its maxmemory"),
     "WRONGTYPE": (
         ForeignData,
         "holds data of another type under one of our keys; it was left alone",
@@ -62,11 +59,6 @@ _FINAL = {
 }
 _PASSING = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY"}
 # Redis 6.2 wraps a command's error in "ERR Error running script …": look for the word anywhere.
-# Refusals without a code: of a command in a script, in other words on each server, and of a command
-# with more than ten arguments before any login.
-_NO_PERMISSION = re.compile(
-    r"ACL failure in script|The user executing the script can't|unauthenticated (multi)?bulk"
-)
 _CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
 
 
@@ -91,7 +83,11 @@ class Router:
         tries, in_doubt = 0, False
         while True:
             tries += 1
-            reply = failed or (yield from self._try(call.root, data, tries, deadline))
+            try:
+                reply = failed or (yield from self._try(call.root, data, tries, deadline))
+            except LockUnavailable as error:  # refused when it connected again
+                error.in_doubt = in_doubt
+                raise
             failed = None
             if isinstance(reply, WireError):
                 trouble, in_doubt = str(reply), True
@@ -122,15 +118,15 @@ class Router:
             return error
 
     def _raise_if_final(self, code: str, reply: ErrorReply, call: Call, in_doubt: bool) -> None:
-        if code in _FINAL:
-            cls, what = _FINAL[code]
-            error = cls(f"the {self._site} {what} (lock {_subject(call)}): {reply.text}")
-            error.in_doubt = in_doubt
-            raise error
-        if code not in _PASSING:
-            raise LockUnavailable(
-                f"the {self._site} failed on {call.script.verb} of {_subject(call)}: {reply.text}"
-            )
+        if code in _PASSING:
+            return
+        refused = refused_because(reply.text)
+        cls, what = _FINAL.get(code, (LockUnavailable, f"failed on {call.script.verb}"))
+        if refused:
+            cls, what = ServerRefused, refused
+        error = cls(f"the {self._site} {what}: {reply.text}")
+        error.in_doubt = in_doubt
+        raise error
 
     def _given_up(self, trouble: str, tries: int) -> LockUnavailable:
         if "READONLY" in trouble:
@@ -171,7 +167,8 @@ class Router:
 
     def _ask_any(self, question: bytes, deadline: float) -> Steps:
         """The first usable answer of the known addresses; each gets a share of the time."""
-        trouble = "no address"
+        trouble: str = "no address"
+        refused: LockUnavailable | None = None
         for position, address in enumerate(self._site.addresses):
             share = (deadline - now()) / (len(self._site.addresses) - position + 1)
             try:
@@ -179,19 +176,20 @@ class Router:
             except WireError as error:
                 trouble = str(error)
                 continue
+            except LockUnavailable as error:
+                refused = error
+                continue
             if isinstance(reply, list) and reply:
                 return reply, address
+            if isinstance(reply, ErrorReply) and (why := refused_because(reply.text)):
+                refused = ServerRefused(f"the {self._site} {why}: {reply.text}")
             trouble = f"{address[0]}:{address[1]} answered {reply!r}"
+        if refused:
+            raise refused
         raise WireError(f"nobody of the {self._site} says where the primary is: {trouble}")
 
 
 def code_of(reply: ErrorReply) -> str:
     """Which of the known errors it is; "" for any other."""
     found = _CODE.search(reply.text)
-    if found:
-        return found.group(1)
-    return "NOPERM" if _NO_PERMISSION.search(reply.text) else ""
-
-
-def _subject(call: Call) -> str:
-    return repr(str(call.args[0])) if call.args else "?"
+    return found.group(1) if found else ""

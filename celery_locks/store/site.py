@@ -1,21 +1,17 @@
-"""Where the lock server is: a URL or a client becomes a :class:`Site`.
+"""Where the lock server is: a :class:`Site`, made of a client here and of a URL in ``url.py``.
 
 A site is data: how to open a connection (redis-py's classes and arguments, less its timeouts and
 retries, which are ours to set) and which of three shapes the server has. ``router.py`` finds the
 address to talk to from it.
-
-URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two shapes
-that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
-and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
 """
 
 from __future__ import annotations
 
 import inspect
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -27,6 +23,7 @@ from celery_locks.store.resp import pack
 
 Address = tuple[str, int]
 Shape = Literal["single", "sentinel", "cluster"]
+Transport = Literal["tcp", "tls", "unix"]
 
 # What says where and who; a user's timeouts, retries and decoding are not taken over.
 _KEPT = (
@@ -63,12 +60,25 @@ class Site:
 
     shape: Shape
     addresses: tuple[Address, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    transport: Literal["tcp", "tls", "unix"] = "tcp"
+    # Not shown: they have the password.
+    kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    transport: Transport = "tcp"
     service: str = ""
-    sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentinel_transport: Transport = "tcp"
     # Nodes whose version was found good; all stores of a site share the knowledge.
     checked: set[Address] = field(default_factory=set, compare=False)
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a URL without user, password and options."""
+        if self.transport == "unix":
+            return f"unix://{self.addresses[0][0]}?db={self.kwargs.get('db') or 0}"
+        scheme = "rediss" if self.transport == "tls" else "redis"
+        hosts = ",".join(f"{host}:{port}" if port else host for host, port in self.addresses)
+        path = {"cluster": "", "sentinel": f"{self.service}/{self.kwargs.get('db') or 0}"}
+        kind = "" if self.shape == "single" else f"+{self.shape}"
+        return f"{scheme}{kind}://{hosts}/{path.get(self.shape, self.kwargs.get('db') or 0)}"
 
     def __str__(self) -> str:
         places = ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
@@ -88,8 +98,9 @@ class Site:
         if self.transport == "unix":
             return module.UnixDomainSocketConnection(**kwargs)
         kwargs |= {"host": address[0], "port": address[1]}
-        cls = module.SSLConnection if self.transport == "tls" else module.Connection
-        return cls(**kwargs)
+        if self.transport_for(address) == "tls":
+            return module.SSLConnection(**_with_hostname_check(kwargs))
+        return module.Connection(**kwargs)
 
     def greetings(self, address: Address) -> list[bytes]:
         """What a new connection says first, all at once and under our own deadline.
@@ -109,107 +120,25 @@ class Site:
         return said
 
     def _kwargs_for(self, address: Address) -> Mapping[str, Any]:
-        asks_sentinel = self.shape == "sentinel" and address in self.addresses
-        return self.sentinel_kwargs if asks_sentinel else self.kwargs
+        return self.sentinel_kwargs if self._is_sentinel(address) else self.kwargs
+
+    def transport_for(self, address: Address) -> Transport:
+        return self.sentinel_transport if self._is_sentinel(address) else self.transport
+
+    def _is_sentinel(self, address: Address) -> bool:
+        return self.shape == "sentinel" and address in self.addresses
+
+
+def _with_hostname_check(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """redis-py before 6 accepts any trusted certificate, of whatever host, unless it is told so."""
+    if kwargs.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE):
+        return kwargs
+    return {"ssl_check_hostname": True, **kwargs}
 
 
 def _text(value: str | bytes) -> str:
     """redis-py takes a login as bytes too."""
     return value.decode() if isinstance(value, bytes) else value
-
-
-def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
-    """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl_…"""
-    site = _from_url(_translated(url, options or {}))
-    tls = {word: value for word, value in (options or {}).items() if word.startswith("ssl_")}
-    return replace(
-        site,
-        kwargs=_lower_case_tls({**site.kwargs, **tls}) if site.transport == "tls" else site.kwargs,
-        sentinel_kwargs=_kept((options or {}).get("sentinel_kwargs") or site.sentinel_kwargs),
-    )
-
-
-def _translated(url: str, options: Mapping[str, Any]) -> str:
-    """Celery's ways of writing a unix socket and a Sentinel, in ours."""
-    if url.startswith("redis+socket://"):
-        return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=")
-    if not url.startswith(("sentinel://", "sentinels://")):
-        return url
-    parts = [urlsplit(part) for part in url.split(";")]
-    login, at, _ = parts[0].netloc.rpartition("@")
-    hosts = ",".join(part.netloc.rpartition("@")[2] for part in parts)
-    base = "rediss" if parts[0].scheme == "sentinels" else "redis"
-    service, db = options.get("master_name", ""), parts[0].path.strip("/") or "0"
-    return f"{base}+sentinel://{login}{at}{hosts}/{service}/{db}"
-
-
-def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Celery also writes ``ssl_cert_reqs=CERT_REQUIRED`` where redis-py wants ``required``."""
-    wanted = kwargs.get("ssl_cert_reqs")
-    if isinstance(wanted, str):
-        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
-    return kwargs
-
-
-def _from_url(url: str) -> Site:
-    base, _, shape = url.partition("://")[0].partition("+")
-    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
-    if base not in ("redis", "rediss", "unix") or shape not in shapes:
-        raise LockUsageError(
-            f"{_hidden(url)!r} is no lock server URL; write redis://, rediss://, unix://, "
-            "redis+sentinel:// or redis+cluster://"
-        )
-    if not shape:
-        return _single(url)
-    return _several(url, base, "sentinel" if shape == "sentinel" else "cluster")
-
-
-def _hidden(url: str) -> str:
-    """The URL for messages, without what may be a password: the login and the query."""
-    head, at, tail = url.rpartition("@")
-    scheme = head.split("://")[0] + "://" if "://" in head else ""
-    place, query, _ = tail.partition("?")
-    return (f"{scheme}…@" if at else "") + place + ("?…" if query else "")
-
-
-def _single(url: str) -> Site:
-    try:
-        parsed = dict(sync_connection.parse_url(url))  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        # "Port could not be cast …" quotes what it read, half a password if that has a slash in it.
-        why = "is its password percent-encoded?" if "@" in url else error
-        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL: {why}") from None
-    kwargs = _kept(parsed)
-    if "path" in kwargs:
-        return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
-    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    return Site("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
-
-
-def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise LockUsageError(f"{_hidden(url)!r} is no lock server URL") from None
-    login, at, hosts = parts.netloc.rpartition("@")
-    path = parts.path.strip("/").split("/")
-    db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
-    query = f"?{parts.query}" if parts.query else ""
-    sites = [
-        _single(f"{base}://{login}{at}{host}/{db}{query}") for host in hosts.split(",") if host
-    ]
-    if not sites or (shape == "sentinel" and not path[0]):
-        raise LockUsageError(f"{_hidden(url)!r} must name its hosts and, for Sentinel, the service")
-    addresses = tuple(site.addresses[0] for site in sites)
-    return Site(
-        shape,
-        addresses,
-        sites[0].kwargs,
-        sites[0].transport,
-        service=path[0] if shape == "sentinel" else "",
-        # The login is the servers'; how to trust a certificate is the sentinels' too.
-        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
-    )
 
 
 def from_client(client: Any) -> Site | None:
@@ -218,12 +147,13 @@ def from_client(client: Any) -> Site | None:
         return _from_cluster(client)
     pool = getattr(client, "connection_pool", None)
     if pool is None:
-        raise LockUsageError(f"{client!r} is no redis-py client; give one, or a URL to from_url")
+        what = "a text" if isinstance(client, str | bytes) else repr(client)  # it has the password
+        raise LockUsageError(f"{what} is no redis-py client; give one, or a URL to from_url")
     if hasattr(pool, "sentinel_manager"):
         return _from_sentinel(pool)
     if not _has_socket(pool.connection_class):
         return None
-    kwargs = _kept(pool.connection_kwargs)
+    kwargs = kept(pool.connection_kwargs)
     if "path" in kwargs:
         return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
     address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
@@ -231,7 +161,8 @@ def from_client(client: Any) -> Site | None:
 
 
 def _from_sentinel(pool: Any) -> Site:
-    sentinels = [s.connection_pool.connection_kwargs for s in pool.sentinel_manager.sentinels]
+    pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+    sentinels = [of_sentinel.connection_kwargs for of_sentinel in pools]
     return Site(
         "sentinel",
         tuple((s["host"], int(s["port"])) for s in sentinels),
@@ -239,6 +170,7 @@ def _from_sentinel(pool: Any) -> Site:
         _transport(pool.connection_class),
         service=pool.service_name,
         sentinel_kwargs=_placeless(sentinels[0]),
+        sentinel_transport=_transport(pools[0].connection_class),
     )
 
 
@@ -250,7 +182,7 @@ def _from_cluster(client: Any) -> Site:
     return Site("cluster", nodes, _placeless(kwargs), "tls" if tls else "tcp")
 
 
-def _kept(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def kept(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in kwargs.items()
@@ -259,7 +191,7 @@ def _kept(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placeless(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in _kept(kwargs).items() if key not in ("host", "port")}
+    return {key: value for key, value in kept(kwargs).items() if key not in ("host", "port")}
 
 
 def _transport(connection_class: Any) -> Literal["tcp", "tls"]:

@@ -13,7 +13,6 @@ awaited, ``_reader`` and ``_writer``. They have had these names from redis-py 4.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import struct
 import weakref
@@ -23,11 +22,16 @@ from typing import Any, Protocol
 import redis.exceptions
 
 from celery_locks.clock import now
-from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import ErrorReply, Incomplete, Reply, pack, parse
+from celery_locks.store.connect_errors import (
+    WireError,
+    check_version,
+    check_welcome,
+    place_of,
+    refusal,
+)
+from celery_locks.store.resp import Incomplete, Reply, pack, parse
 from celery_locks.store.site import Address, Site
 
-MINIMUM = (6, 2)
 CHUNK = 8192
 CLOSED = "the server closed the connection"
 _TIMEVAL = struct.Struct("@ll")
@@ -53,44 +57,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class WireError(Exception):
-    """No answer came from this node: it may or may not have done what it was asked."""
-
-
-def refusal(site: Site, address: Address, error: Exception) -> Exception:
-    """What a failure to connect means: final if the server refuses us, else worth another try."""
-    if isinstance(error, redis.exceptions.AuthenticationError) or _says_refused(str(error)):
-        return ServerRefused(f"the {site} refuses our user or password: {error}")
-    return WireError(f"cannot connect to {place_of(address)}: {error}")
-
-
-def _says_refused(text: str) -> bool:
-    return bool(
-        re.search(r"WRONGPASS|NOAUTH|NOPERM|invalid (password|username)|called without any", text)
-    )
-
-
-def check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
-    for reply in replies:
-        if isinstance(reply, ErrorReply):
-            raise refusal(site, address, ConnectionError(reply.text))
-
-
-def place_of(address: Address) -> str:
-    return f"{address[0]}:{address[1]}" if address[1] else address[0]
-
-
-def check_version(address: Address, info: Reply) -> None:
-    """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
-    found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
-    version = tuple(int(part) for part in found.groups()) if found else MINIMUM
-    if version < MINIMUM:
-        raise ServerTooOld(
-            f"the lock server at {place_of(address)} is Redis {version[0]}.{version[1]}; "
-            f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
-        )
 
 
 def unsend(sock: Any) -> None:
@@ -233,7 +199,7 @@ class Wire:
             self._meet(link, deadline)
         except (OSError, ValueError) as error:
             link.close()
-            raise WireError(f"no answer from {place_of(self._address)}: {error}") from error
+            raise refusal(self._site, self._address, error) from error
         except BaseException:
             link.close()
             raise
@@ -246,7 +212,9 @@ class Wire:
             replies = [link.receive(deadline) for _ in greetings]
             check_welcome(self._site, self._address, replies)
         if self._address not in self._site.checked:
-            check_version(self._address, link.exchange(pack("INFO", "server"), deadline))
+            check_version(
+                self._site, self._address, link.exchange(pack("INFO", "server"), deadline)
+            )
             self._site.checked.add(self._address)
 
     def drop(self, link: Link) -> None:

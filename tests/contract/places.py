@@ -21,8 +21,9 @@ from celery_locks.store.verbs import Verbs
 from celery_locks.testing.servers import EmbeddedServer
 from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
 from tests.contract.faces import AsyncFace, Face, SyncFace
+from tests.support import acl
 
-PLACES = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel"]
+PLACES = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel", "acl"]
 if os.environ.get("CELERY_LOCKS_TEST_URL"):
     PLACES.append("external")
 
@@ -149,6 +150,25 @@ class FakePlace(Place):
         )
 
 
+class AclPlace(Place):
+    """As the user of docs/security.md, who can do nothing but lock; `raw` can do everything."""
+
+    # What an application adds for the lists that it drains.
+    lists = ("~*:temp_messages:*", "~{*}:celery-locks:drained:*", "~x}:*", "~{}x:*")
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        login = f"locks:{acl.PASSWORD}"
+        super().__init__(server.client(), f"redis://{login}@{server.host}:{server.port}/0")
+        self.prefix = f"celery-locks:{self.prefix}"
+        acl.add_user(self.raw, "locks", *self.lists)
+        self.raw.execute_command("ACL", "LOG", "RESET")
+
+    def close(self) -> None:
+        refused = acl.refused(self.raw)
+        super().close()
+        assert refused == [], "the permissions in docs/security.md do not suffice"
+
+
 def make_place(name: str, fixture: Callable[[str], Any]) -> Place:
     """`fixture` starts a server when it is first asked for (`request.getfixturevalue`)."""
     if name == "fakeredis":
@@ -156,6 +176,8 @@ def make_place(name: str, fixture: Callable[[str], Any]) -> Place:
     if name == "external":
         url: str = fixture("external_url")
         return ExternalPlace(redis.Redis.from_url(url), url)
+    if name == "acl":
+        return AclPlace(fixture("valkey"))
     server: Any = fixture(name)
     if isinstance(server, EmbeddedCluster):
         return ClusterPlace(server.client(), server.url)

@@ -133,7 +133,9 @@ def test_waiter_who_died_does_not_block_the_line(
     """A ticket whose process listens no more, or has not asked for too long, is passed over."""
     locks = place.locks()
     lease = face.acquire("a", ttl=60)
-    dead = locks.verbs.acquire(LockSpec("a"), "dead", Holder(), alive=60, channel="nobody-there")
+    dead = locks.verbs.acquire(
+        LockSpec("a"), "dead", Holder(), alive=60, channel=f"{place.prefix}:w:nobody"
+    )
     gone = locks.verbs.acquire(LockSpec("a"), "gone", Holder(), alive=0.001)
     assert locks.perform(dead).position == 1
     assert locks.perform(gone).position == 2

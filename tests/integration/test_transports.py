@@ -1,17 +1,27 @@
-"""The other two ways to a server: a unix socket, and TLS with a certificate of our own."""
+"""The other ways to a server: a unix socket, and TLS with certificates of an authority of our own.
+
+How TLS is asked for in Celery's settings, each time with kombu or Celery's backend as the control.
+"""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import create_server
+from typing import Any
 
 import pytest
-import redis
+from celery import Celery
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
+from celery_locks.errors import ServerRefused
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.tls import Authority, TlsSentinel, TlsServer
+
+PASSWORD = "S3cretPw"
 
 
 @pytest.fixture(scope="module")
@@ -27,40 +37,39 @@ def socket_url(folder: Path, no_server_left: None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def tls_url(folder: Path, redis_server: EmbeddedServer) -> Iterator[str]:
-    """Debian's Redis speaks TLS; the embedded Valkey does not."""
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=127.0.0.1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    settings = {
-        "tls-cert-file": str(certificate),
-        "tls-key-file": str(key),
-        "tls-ca-cert-file": str(certificate),
-        "tls-auth-clients": "no",
-    }
-    with EmbeddedServer(binary=shutil.which("redis-server")) as server:
-        for name, value in settings.items():
-            server.client().config_set(name, value)
-        port = tls_port_of(server)
-        yield f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+def authority(folder: Path) -> Authority:
+    return Authority(folder / "ca")
 
 
-def tls_port_of(server: EmbeddedServer) -> int:
-    """The next port that nobody has."""
-    for port in range(server.port + 1, server.port + 50):
-        try:
-            server.client().config_set("tls-port", port)
-        except redis.ResponseError:
-            continue
-        return port
-    raise AssertionError("no port for TLS")
+@pytest.fixture(scope="module")
+def server(authority: Authority, no_server_left: None) -> Iterator[TlsServer]:
+    with TlsServer(authority) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tls_url(server: TlsServer, authority: Authority) -> str:
+    return f"rediss://127.0.0.1:{server.tls_port}/0?ssl_ca_certs={authority.certificate}"
+
+
+@pytest.fixture
+def trusted(authority: Authority) -> dict[str, Any]:
+    """``broker_use_ssl`` as Celery's documentation writes it."""
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(authority.certificate)}
+
+
+@contextmanager
+def app_with(**conf: Any) -> Iterator[Celery]:
+    app = Celery(set_as_current=False)
+    app.conf.update(conf)
+    yield app
+    app.close()
+
+
+def take_one(locks: Locks) -> None:
+    with locks.hold("a", ttl=3):
+        assert locks.is_locked("a")
+    locks.close()
 
 
 @pytest.mark.parametrize("way", ["socket_url", "tls_url"])
@@ -77,7 +86,151 @@ async def test_both_faces_lock_over_it(way: str, request: pytest.FixtureRequest)
     await awaited.close()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls_url: str) -> None:
-    locks = Locks.from_url(tls_url.split("?")[0])
-    with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
-        locks.acquire("a", ttl=3)
+def test_tls_of_the_broker_is_ours(server: TlsServer, trusted: dict[str, Any]) -> None:
+    """``redis://`` and ``broker_use_ssl``: kombu speaks TLS there, and so do the locks."""
+    url = f"redis://127.0.0.1:{server.tls_port}/0"
+    with app_with(broker_url=url, broker_use_ssl=trusted) as app:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1)
+        take_one(Locks.from_app(app))
+
+
+def test_tls_of_the_result_backend_is_ours(server: TlsServer, trusted: dict[str, Any]) -> None:
+    url = f"redis://127.0.0.1:{server.tls_port}/0"
+    conf = {"broker_url": "memory://", "result_backend": url, "redis_backend_use_ssl": trusted}
+    with app_with(**conf) as app:
+        app.backend.client.ping()
+        take_one(Locks.from_app(app))
+        app.backend.client.close()
+
+
+def test_locks_url_on_the_same_server_has_its_tls(
+    server: TlsServer, trusted: dict[str, Any]
+) -> None:
+    """Only the database differs: a password would else go to the same port in clear."""
+    url = f"redis://127.0.0.1:{server.tls_port}"
+    conf = {"broker_url": f"{url}/0", "broker_use_ssl": trusted, "locks_url": f"{url}/3"}
+    with app_with(**conf) as app:
+        take_one(Locks.from_app(app))
+
+
+@pytest.fixture
+def eavesdropper() -> Iterator[tuple[int, list[bytes]]]:
+    """A port, and the first bytes of each connection to it."""
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(5)
+                    heard.append(connection.recv(4096))
+
+    with create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield listener.getsockname()[1], heard
+        listener.shutdown(2)  # closing alone leaves accept() waiting
+    thread.join(10)
+
+
+@pytest.mark.parametrize("option", ["broker_use_ssl", "redis_backend_use_ssl"])
+def test_no_password_is_sent_in_clear(
+    eavesdropper: tuple[int, list[bytes]], trusted: dict[str, Any], option: str
+) -> None:
+    """Whoever listens between worker and server hears the greeting of TLS and nothing else."""
+    port, heard = eavesdropper
+    url = f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
+    broker = url if option == "broker_use_ssl" else "memory://"
+    conf: dict[str, Any] = {"broker_url": broker, "result_backend": url, option: trusted}
+    with app_with(**conf) as app, pytest.raises(LockUnavailable):
+        Locks.from_app(app).acquire("a", ttl=3)
+    assert heard
+    assert all(first[:1] == b"\x16" for first in heard), "a TLS record of a handshake"
+    assert not any(PASSWORD.encode() in first for first in heard)
+
+
+@pytest.mark.parametrize("of_sentinel", ["plain", "tls"])
+def test_tls_behind_a_sentinel(
+    server: TlsServer, authority: Authority, trusted: dict[str, Any], of_sentinel: str
+) -> None:
+    """As kombu does: TLS to the primary by ``broker_use_ssl``, to sentinels by their own kwargs."""
+    with TlsSentinel(authority, server) as sentinel:
+        options: dict[str, Any] = {"master_name": "mymaster"}
+        port = sentinel.port
+        if of_sentinel == "tls":
+            port = sentinel.tls_port
+            options["sentinel_kwargs"] = {"ssl": True, **trusted}
+        conf = {
+            "broker_url": f"sentinel://127.0.0.1:{port}/0",
+            "broker_transport_options": options,
+            "broker_use_ssl": trusted,
+        }
+        with app_with(**conf) as app:
+            with app.connection_for_read() as connection:
+                connection.ensure_connection(max_retries=1)
+            take_one(Locks.from_app(app))
+
+
+def test_tls_by_our_own_sentinel_url(server: TlsServer, authority: Authority) -> None:
+    """``rediss+sentinel://`` is TLS to both."""
+    with TlsSentinel(authority, server) as sentinel:
+        query = f"?ssl_ca_certs={authority.certificate}"
+        url = f"rediss+sentinel://127.0.0.1:{sentinel.tls_port}/mymaster/0{query}"
+        take_one(Locks.from_url(url))
+
+
+@pytest.fixture
+def strict(authority: Authority, no_server_left: None) -> Iterator[TlsServer]:
+    """It wants a certificate of each client."""
+    with TlsServer(authority, {"tls-auth-clients": "yes"}) as server:
+        yield server
+
+
+def test_client_certificate_is_shown(
+    strict: TlsServer, authority: Authority, trusted: dict[str, Any]
+) -> None:
+    """In a URL and in Celery's settings; without one the error says what to set."""
+    mine = authority.issue("client")
+    url = f"rediss://127.0.0.1:{strict.tls_port}/0?ssl_ca_certs={authority.certificate}"
+    query = "&".join(f"{word}={path}" for word, path in mine.items())
+    take_one(Locks.from_url(f"{url}&{query}"))
+    plain = f"redis://127.0.0.1:{strict.tls_port}/0"
+    with app_with(broker_url=plain, broker_use_ssl={**trusted, **mine}) as app:
+        take_one(Locks.from_app(app))
+    with pytest.raises(LockUnavailable, match=r"client certificate.* ssl_certfile"):
+        Locks.from_url(url).acquire("a", ttl=3)
+
+
+def test_a_certificate_of_another_authority_is_refused(tls_url: str, folder: Path) -> None:
+    """It is nobody's passing trouble: the error is final and says what to set."""
+    other = Authority(folder / "other")
+    for url in (tls_url.split("?")[0], f"{tls_url.split('?')[0]}?ssl_ca_certs={other.certificate}"):
+        with pytest.raises(ServerRefused, match="not trusted here; set ssl_ca_certs") as caught:
+            Locks.from_url(url).acquire("a", ttl=3)
+        assert caught.value.is_permanent
+
+
+async def test_a_certificate_of_another_host_is_refused(tls_url: str) -> None:
+    """It is trusted, but made for 127.0.0.1: whoever has it could stand in for any server."""
+    url = tls_url.replace("127.0.0.1", "localhost")
+    with pytest.raises(ServerRefused, match="not trusted here"):
+        Locks.from_url(url).acquire("a", ttl=3)
+    awaited = AsyncLocks.from_url(url)
+    with pytest.raises(ServerRefused, match="not trusted here"):
+        await awaited.acquire("a", ttl=3)
+    await awaited.close()
+    take_one(Locks.from_url(f"{url}&ssl_check_hostname=false"))
+
+
+def test_a_missing_file_is_no_outage(tls_url: str) -> None:
+    url = tls_url.split("?")[0]
+    with pytest.raises(ServerRefused, match=r"a file of ssl_ca_certs.* cannot be used"):
+        Locks.from_url(f"{url}?ssl_ca_certs=/no/such/file").acquire("a", ttl=3)
+
+
+def test_plain_text_to_a_tls_port_names_the_cure(server: TlsServer) -> None:
+    """The server only closes the connection; what that may mean has to be said by us."""
+    with pytest.raises(LockUnavailable, match="write rediss://"):
+        Locks.from_url(f"redis://127.0.0.1:{server.tls_port}").acquire("a", ttl=3)

@@ -81,6 +81,28 @@ def test_line_says_what_happened(
     assert words in record.getMessage()
 
 
+def test_a_permanent_refusal_is_an_error_once_a_minute(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand tasks that meet a wrong password are one thing for a person to correct."""
+    clock = [5.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(logs, "_reported", {})
+
+    def levels(why: str) -> list[str]:
+        log.clear()
+        for name in ("a", "b"):
+            emit("unavailable", name, why=why, permanent=True)
+        return [record.levelname for record in log.records]
+
+    assert levels("WRONGPASS") == ["ERROR", "DEBUG"]
+    assert levels("NOPERM") == ["ERROR", "DEBUG"], "another thing to correct"
+    clock[0] += 59
+    assert levels("WRONGPASS") == ["DEBUG", "DEBUG"]
+    clock[0] += 1
+    assert levels("WRONGPASS") == ["ERROR", "DEBUG"]
+
+
 def test_release_that_came_too_late_says_so(log: pytest.LogCaptureFixture) -> None:
     emit("released", "a", "token", 7, held_for=2.0, ours=False)
     assert "lock 'a' was no longer ours to release, after 2.000 s" in log.text

@@ -104,3 +104,14 @@ def test_pause_stays_bounded_however_often_a_message_was_put_back(times: int) ->
     """A task that waits for hours reaches the 1024th time, and must not fail of arithmetic."""
     decision = on_unavailable(LockOptions(), Situation("me", times_requeued=times))
     assert LONGEST_PAUSE / 2 <= decision.pause <= LONGEST_PAUSE
+
+
+def test_a_refusal_is_waited_out_for_an_hour() -> None:
+    """A password may be rotated, but a task that only a person can help must not wait for ever."""
+    options = LockOptions()
+    assert on_unavailable(options, Situation("me", refused_for=3599)).kind == "requeue"
+    assert on_unavailable(options, Situation("me", refused_for=3600)).kind == "raise"
+    run = LockOptions(on_unavailable="run")
+    assert on_unavailable(run, Situation("me", refused_for=3600)).kind == "run"
+    away = Situation("me", patience_used=1e6)
+    assert on_unavailable(options, away).kind == "requeue", "an outage may last as long as it will"

@@ -8,11 +8,11 @@ from celery_locks import errors
 from celery_locks.errors import LockUnavailable
 from celery_locks.store import router as module
 from celery_locks.store.base import Call
+from celery_locks.store.connect_errors import WireError
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.router import Exchange, Pause, Router
 from celery_locks.store.scripts import INFO
 from celery_locks.store.site import Site
-from celery_locks.store.wire import WireError
 
 ROOT = "p:{0}:"
 SINGLE = Site("single", (("h", 1),))
@@ -123,6 +123,7 @@ def test_single_server_is_given_up_after_two_tries(clock: Clock) -> None:
     [
         ("OOM command not allowed when used memory > 'maxmemory'.", errors.ServerOutOfMemory),
         ("NOAUTH Authentication required.", errors.ServerRefused),
+        ("ERR Protocol error: unauthenticated multibulk length", errors.ServerRefused),
         ("WRONGPASS invalid username-password pair", errors.ServerRefused),
         ("NOPERM this user has no permissions", errors.ServerRefused),
         ("WRONGTYPE Operation against a key", errors.ForeignData),
@@ -148,8 +149,8 @@ def test_final_error_is_raised_at_once(clock: Clock, text: str, error: type[Exce
         talk.run(ErrorReply(text))
     assert type(caught.value) is error
     assert len(talk.sent) == 1
-    assert "'name'" in str(caught.value)
     assert "lock server at h:1" in str(caught.value)
+    assert "'name'" not in str(caught.value), "it is about the server, whatever was asked for"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,33 @@ def test_final_error_is_raised_at_once(clock: Clock, text: str, error: type[Exce
 )
 def test_passing_error_is_tried_again(clock: Clock, text: str) -> None:
     assert Talk(SINGLE, clock).run(ErrorReply(text), 7) == ("parsed", 7)
+
+
+def test_a_password_error_is_the_same_sentence_each_time(clock: Clock) -> None:
+    """A long command is refused in other words than a short one before the login."""
+    said = set()
+    for text in ("NOAUTH Authentication required.", "ERR Protocol error: unauthenticated bulk"):
+        with pytest.raises(errors.ServerRefused) as caught:
+            Talk(SINGLE, clock).run(ErrorReply(text))
+        said.add(str(caught.value).removesuffix(text))
+    [sentence] = said
+    assert "wants a password; write it into the URL" in sentence
+
+
+def test_refused_after_an_unanswered_try_is_in_doubt(clock: Clock) -> None:
+    """The first try may have taken the lock: whoever reads this error has to give it back."""
+    with pytest.raises(errors.ServerRefused) as caught:
+        Talk(SINGLE, clock).run(errors.ServerRefused("new password"), failed=WireError("closed"))
+    assert caught.value.in_doubt
+
+
+def test_sentinel_that_refuses_us_is_passed_over(clock: Clock) -> None:
+    """One sentinel with a wrong certificate or password does not stop the others from answering."""
+    talk = Talk(SENTINEL, clock)
+    refused = errors.ServerRefused("wrong certificate")
+    assert talk.run(refused, ErrorReply("NOAUTH"), [b"primary", b"7"], 1) == ("parsed", 1)
+    with pytest.raises(errors.ServerRefused, match="wants a password"):
+        Talk(SENTINEL, clock).run(ErrorReply("NOAUTH Authentication required."))
 
 
 def test_read_only_server_is_named_as_such(clock: Clock) -> None:

@@ -78,9 +78,51 @@ def test_settings_find_the_redis_there_is() -> None:
 
 def test_settings_take_over_how_the_broker_is_reached() -> None:
     tls = of(broker_url="rediss://b/0", broker_use_ssl={"ssl_ca_certs": "/ca", "other": 1})
-    assert tls.url_options == {"ssl_ca_certs": "/ca"}
+    assert tls.url_options == {"ssl": True, "ssl_ca_certs": "/ca"}
     sentinel = of(
         broker_url="sentinel://s:26379",
         broker_transport_options={"master_name": "m", "visibility_timeout": 5},
     )
     assert sentinel.url_options == {"master_name": "m"}
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"broker_use_ssl": {"ssl_ca_certs": "/ca"}},
+        {
+            "broker_url": "amqp://b",
+            "result_backend": "redis://r",
+            "redis_backend_use_ssl": {"ssl_ca_certs": "/ca"},
+        },
+        # The same server by another database, user or spelling.
+        {"locks_url": "redis://u:p@here:6379/5", "broker_use_ssl": {"ssl_ca_certs": "/ca"}},
+        {
+            "broker_url": "sentinel://:p@s:1;sentinel://t:2",
+            "locks_url": "redis+sentinel://s:1,t:2/m/1",
+            "broker_use_ssl": {"ssl_ca_certs": "/ca"},
+        },
+    ],
+)
+def test_settings_with_tls_mean_tls(conf: dict[str, Any]) -> None:
+    """kombu and Celery take a mapping for it whatever the scheme: so the password is encrypted."""
+    assert of(**conf).url_options == {"ssl": True, "ssl_ca_certs": "/ca"}
+
+
+def test_settings_of_another_server_are_not_taken_over() -> None:
+    tls = {"ssl_ca_certs": "/ca"}
+    assert of(locks_url="redis://there/1", broker_use_ssl=tls).url_options == {}
+    assert of(broker_use_ssl={}).url_options == {}, "kombu is plain then"
+    own = of(locks_url="redis://here/1", broker_use_ssl=tls, locks_url_options={"ssl": False})
+    assert own.url_options == {"ssl": False}
+
+
+@pytest.mark.parametrize("url", ["redis://here/1", "sentinel://here:1"])
+def test_settings_refuse_tls_that_kombu_ignores(url: str) -> None:
+    """``broker_use_ssl=True`` beside redis:// is plain text in kombu: nobody means that."""
+    with pytest.raises(LockUsageError, match=r"broker_use_ssl is True, which kombu ignores"):
+        of(broker_url=url, broker_use_ssl=True)
+
+
+def test_settings_do_not_show_the_password() -> None:
+    assert "secret" not in repr(of(broker_url="redis://:secret@here"))

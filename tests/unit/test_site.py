@@ -9,7 +9,8 @@ import redis.asyncio
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store.resp import pack
-from celery_locks.store.site import Site, from_client, from_url
+from celery_locks.store.site import Site, from_client
+from celery_locks.store.url import from_url
 
 
 @pytest.mark.parametrize(
@@ -86,14 +87,48 @@ def test_url_that_is_refused(url: str) -> None:
         "redis+sentinel://:secret@h",
         "redis+cluster://u:secret@[::1",
         "amqp://h?password=secret",
+        "redis://:secret",
+        "redis://:secr/et",
+        "redis://:secr#et@h",
+        "redis://:12?secret@h",
+        "redis+sentinel://:secr/et@h1:26379/m/0",
+        "redis+sentinel://:secr#et@h1:26379/m/0",
+        "redis+cluster://:secr/et@h",
+        "redis+cluster://:secret",
+        "sentinel://:secr/et@h1:26379/0",
+        "sentinel://:secr;et@h1:26379/0",
+        "sentinel://:12#secret@h1",
+        "sentinel://:secret",
+        "sentinel://[secret",
+        "unix://:secr/et@/tmp/x.sock",
+        "redis+socket://:secr/et@/tmp/x.sock",
+        "secret",
     ],
 )
 def test_password_is_not_in_the_message(url: str) -> None:
     """It ends in logs and error trackers."""
     with pytest.raises(LockUsageError) as caught:
-        from_url(url)
+        from_url(url, {"master_name": "m"})
     message = f"{caught.value} {caught.value.__cause__}"
     assert "secr" not in message
+    assert "12" not in message
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@h:1", "redis://h:1/0"),
+        ("rediss://u:secret@h/3?ssl_ca_certs=/ca", "rediss://h:6379/3"),
+        ("unix://:secret@/tmp/x.sock?db=2", "unix:///tmp/x.sock?db=2"),
+        ("redis+cluster://:secret@h:1,i:2", "redis+cluster://h:1,i:2/"),
+        ("rediss+sentinel://:secret@h:1,i:2/m/4", "rediss+sentinel://h:1,i:2/m/4"),
+    ],
+)
+def test_site_as_a_url_has_no_password(url: str, shown: str) -> None:
+    """It is what a worker writes into its log when it starts."""
+    site = from_url(url)
+    assert site.url == shown
+    assert "secret" not in repr(site)
 
 
 def test_site_says_where_but_not_the_password() -> None:
@@ -138,10 +173,11 @@ def test_client_without_sockets_has_no_site(client: Any) -> None:
     assert from_client(client) is None
 
 
-@pytest.mark.parametrize("client", [None, "redis://h", object()])
+@pytest.mark.parametrize("client", [None, "redis://:secret@h", object()])
 def test_what_is_no_client_is_refused(client: Any) -> None:
-    with pytest.raises(LockUsageError, match="no redis-py client"):
+    with pytest.raises(LockUsageError, match="no redis-py client") as caught:
         from_client(client)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("asyncio", [False, True])
@@ -166,3 +202,77 @@ def test_greetings_are_login_name_and_database() -> None:
     said = [pack("AUTH", "u", "p"), pack("CLIENT", "SETNAME", "me"), pack("SELECT", 3)]
     assert site.greetings(("h", 6379)) == said
     assert from_url("redis://h/0").greetings(("h", 6379)) == []
+
+
+CA = {"ssl_ca_certs": "/ca"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://h?ssl_ca_certs=/ca", {}),
+        ("redis://h", CA),
+        ("redis://h?ssl=true", {}),
+        ("redis+cluster://h", CA),
+        ("redis+sentinel://h/m", CA),
+        ("redis+sentinel://h/m", {"sentinel_kwargs": CA}),
+        ("unix:///x.sock", CA),
+        ("unix:///x.sock", {"ssl": True}),
+    ],
+)
+def test_options_of_tls_without_tls_are_refused(url: str, options: dict[str, Any]) -> None:
+    """Dropped, they would leave a password in clear that was meant to be encrypted."""
+    with pytest.raises(LockUsageError, match="rediss://"):
+        from_url(url, options)
+
+
+def test_tls_of_the_options_is_spoken_to_the_server() -> None:
+    """``broker_use_ssl`` beside ``redis://``: kombu speaks TLS there, so must we."""
+    site = from_url("redis://:p@h", {"ssl": True, "ssl_cert_reqs": "CERT_REQUIRED", **CA})
+    assert site.transport == "tls"
+    assert isinstance(site.connection(("h", 6379), 1), redis.SSLConnection)
+    assert (site.kwargs["ssl_ca_certs"], site.kwargs["ssl_cert_reqs"]) == ("/ca", "required")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "server", "sentinel"),
+    [
+        ("sentinel://s:1", {"ssl": True, **CA}, "tls", "tcp"),
+        ("sentinel://s:1", {"sentinel_kwargs": {"ssl": True, **CA}}, "tcp", "tls"),
+        ("sentinel://s:1", {"ssl": True, "sentinel_kwargs": {"ssl": True}}, "tls", "tls"),
+        ("sentinel://s:1", {}, "tcp", "tcp"),
+        ("rediss+sentinel://s:1/m", {"sentinel_kwargs": {"password": "q"}}, "tls", "tls"),
+    ],
+)
+def test_tls_to_sentinels_is_asked_for_apart(
+    url: str, options: dict[str, Any], server: str, sentinel: str
+) -> None:
+    """As with kombu: TLS of the broker is the primary's, ``sentinel_kwargs`` are the sentinels'."""
+    site = from_url(url, {"master_name": "m", **options})
+    kinds = [isinstance(site.connection(a, 1), redis.SSLConnection) for a in (("p", 2), ("s", 1))]
+    assert kinds == [server == "tls", sentinel == "tls"]
+
+
+def test_client_of_sentinels_keeps_both_transports() -> None:
+    from redis.sentinel import Sentinel
+
+    made = Sentinel([("s", 1)], ssl=True)  # type: ignore[no-untyped-call]
+    site = from_client(made.master_for("m"))
+    assert site
+    assert (site.transport, site.sentinel_transport) == ("tls", "tcp")
+
+
+@pytest.mark.parametrize("asyncio", [False, True])
+@pytest.mark.parametrize(
+    ("query", "checked"),
+    [("", True), ("?ssl_cert_reqs=none", None), ("?ssl_check_hostname=false", False)],
+)
+def test_host_name_is_checked_with_any_redis_py(
+    query: str, checked: bool | None, asyncio: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py before 6 takes a certificate of any host for that of the server."""
+    said: dict[str, Any] = {}
+    module: Any = redis.asyncio.connection if asyncio else redis.connection
+    monkeypatch.setattr(module, "SSLConnection", lambda **kwargs: said.update(kwargs))
+    from_url(f"rediss://h{query}").connection(("h", 6379), 1, asyncio=asyncio)
+    assert said.get("ssl_check_hostname") is checked

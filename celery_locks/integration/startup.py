@@ -1,0 +1,76 @@
+"""What a worker says of its locks when it starts, in its log.
+
+One line says where they are kept and which tasks are locked. Then the server is asked once, beside
+the worker's start and never in its way: what only a person can correct is an error in the log
+before the first task meets it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from celery_locks.errors import LockError, LockUnavailable, LockUsageError
+from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.options import LockOptions
+from celery_locks.store.admin_verbs import AdminVerbs
+
+logger = logging.getLogger("celery_locks")
+
+# Seconds; whoever is away for longer is reported as away.
+_PATIENCE = 1.0
+
+
+def announce(sender: Any = None, **_: Any) -> None:
+    """A worker is ready; ``sender`` is its consumer."""
+    app = sender.app
+    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
+    if not any(hasattr(task, "lock_options") for task in tasks):
+        return
+    try:
+        locks = locks_of(app)
+    except LockError as error:
+        logger.error("locks: no task can take its lock: %s", error)
+        return
+    options = [found for task in tasks if (found := _options_of(task))]
+    logger.info("locks: %s, %s", locks.server_url, _summary(options, len(tasks)))
+    threading.Thread(
+        target=_ask_server, args=(locks,), name="celery-locks-startup", daemon=True
+    ).start()
+
+
+def _options_of(task: Any) -> LockOptions | None:
+    """None for a task that takes no lock."""
+    if not hasattr(task, "lock_options"):
+        return None
+    try:
+        options: LockOptions = task.lock_options()
+    except LockUsageError as error:
+        logger.error("locks: task %s cannot take its lock: %s", task.name, error)
+        return None
+    return options if options.enabled else None
+
+
+def _summary(options: Iterable[LockOptions], tasks: int) -> str:
+    found = list(options)
+    ttls = sorted({one.ttl for one in found}) or [0.0]
+    ttl = f"{ttls[0]:g}" if len(ttls) == 1 else f"{ttls[0]:g} to {ttls[-1]:g}"
+    by_id = sum(one.key is None for one in found)
+    how = [(len(found) - by_id, "by key"), (by_id, "by task id")]
+    parts = ", ".join(f"{count} {word}" for count, word in how if count)
+    are = "is" if len(found) == 1 else "are"
+    return f"ttl {ttl} s; {len(found)} of {tasks} tasks {are} locked ({parts or 'none'})"
+
+
+def _ask_server(locks: AppLocks) -> None:
+    call = AdminVerbs(locks.verbs).server(locks.verbs.roots[0])
+    call.budget = _PATIENCE
+    try:
+        locks.perform(call)
+    except LockUnavailable as error:
+        if error.is_permanent:
+            logger.error("locks: no task can take its lock: %s", error)
+        else:
+            logger.warning("locks: tasks wait for their lock server: %s", error)

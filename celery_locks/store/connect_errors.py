@@ -1,0 +1,123 @@
+"""What it means when a server cannot be reached or does not let us in: for a moment, or until a
+person corrects something.
+
+The texts of servers, redis-py and OpenSSL are read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+
+import redis.exceptions
+
+from celery_locks.errors import ServerRefused, ServerTooOld
+from celery_locks.store.resp import ErrorReply, Reply
+from celery_locks.store.site import Address, Site
+
+MINIMUM = (6, 2)
+
+# A command with more than ten arguments is refused in words of its own before any login; a command
+# inside a script in other words on each server.
+_REFUSALS = (
+    (
+        r"NOAUTH|unauthenticated (multi)?bulk",
+        "wants a password; write it into the URL of the lock server",
+    ),
+    (
+        r"WRONGPASS|invalid (password|username)|called without any",
+        "refuses our user or password; correct them in the URL of the lock server",
+    ),
+    (
+        r"NOPERM|ACL failure in script|The user executing the script can't",
+        "does not permit our user to do this; docs/security.md lists the permissions to give",
+    ),
+    (
+        "ALERT_CERTIFICATE_REQUIRED",
+        "wants a client certificate; set ssl_certfile and ssl_keyfile",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "has a certificate that is not trusted here; set ssl_ca_certs to its authority's "
+        "certificate and write the host name that it was made for",
+    ),
+)
+_TLS_FILES = "is not asked: a file of ssl_ca_certs, ssl_certfile or ssl_keyfile cannot be used"
+_TLS_FAILS = "and we cannot agree on TLS; is it a TLS port, and are the ssl_… options right?"
+_PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+
+
+class WireError(Exception):
+    """No answer came from this node: it may or may not have done what it was asked."""
+
+
+def refused_because(text: str) -> str:
+    """What a server that does not let us in wants; "" if the text is no refusal."""
+    return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
+
+
+def refusal(site: Site, address: Address, error: Exception) -> Exception:
+    """What a failure to connect means: final if a person has to act, else worth another try."""
+    why = refused_because(str(error)) or _tls_trouble(site, error)
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        why = why or "refuses our user or password; correct them in the URL of the lock server"
+    if why:
+        return ServerRefused(f"the {site} {why}: {error}")
+    hint = _hint(site, address, error)
+    return WireError(f"cannot connect to {place_of(address)}: {error}{hint}")
+
+
+def _tls_trouble(site: Site, error: BaseException) -> str:
+    if "tls" not in (site.transport, site.sentinel_transport):
+        return ""
+    for cause in _causes(error):
+        if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
+            return _TLS_FILES
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _PASSING_TLS_ERRORS):
+            own_files = ("PEM", "KEY_VALUES_MISMATCH", "X509", "NO_CERTIFICATE")
+            return _TLS_FILES if any(word in str(cause) for word in own_files) else _TLS_FAILS
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was made of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _hint(site: Site, address: Address, error: BaseException) -> str:
+    """Seen where one side speaks TLS and the other does not, or a client certificate is missing."""
+    causes = list(_causes(error))
+    is_tls = site.transport_for(address) == "tls"
+    if is_tls and any("handshake operation timed out" in str(cause) for cause in causes):
+        return " (if it does not speak TLS there, write redis:// instead of rediss://)"
+    if is_tls and any(isinstance(cause, ssl.SSLEOFError) for cause in causes):
+        return " (if it wants a client certificate, set ssl_certfile and ssl_keyfile)"
+    if not is_tls and any(isinstance(cause, ConnectionResetError) for cause in causes):
+        return " (if it speaks TLS there, write rediss:// instead of redis://)"
+    return ""
+
+
+def check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
+    for reply in replies:
+        if isinstance(reply, ErrorReply):
+            raise refusal(site, address, ConnectionError(reply.text))
+
+
+def place_of(address: Address) -> str:
+    return f"{address[0]}:{address[1]}" if address[1] else address[0]
+
+
+def check_version(site: Site, address: Address, info: Reply) -> None:
+    """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
+    if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
+        raise refusal(site, address, ConnectionError(info.text))
+    found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
+    version = tuple(int(part) for part in found.groups()) if found else MINIMUM
+    if version < MINIMUM:
+        raise ServerTooOld(
+            f"the lock server at {place_of(address)} is Redis {version[0]}.{version[1]}; "
+            f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
+        )

@@ -1,0 +1,173 @@
+"""A URL, and Celery's options that go with it, become a :class:`Site`.
+
+URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two shapes
+that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
+and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
+
+TLS is never dropped: where it is asked for beside a URL (``ssl`` and ``ssl_…`` in the options) the
+site speaks it, and options that only TLS can use are refused on a site that does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import redis.connection
+
+from celery_locks.errors import LockUsageError
+from celery_locks.store.site import Site, Transport, kept
+
+
+def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
+    """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
+
+    ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
+    kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
+    """
+    options = options or {}
+    site = _from_url(_translated(url, options))
+    site = _with_sentinel_kwargs(site, options.get("sentinel_kwargs") or {})
+    tls = {word: value for word, value in options.items() if word.startswith("ssl_")}
+    kwargs = _lower_case_tls({**site.kwargs, **tls})
+    transport = _transport_of_options(site.transport, options, kwargs)
+    return replace(site, kwargs=kwargs, transport=transport)
+
+
+def _with_sentinel_kwargs(site: Site, given: Mapping[str, Any]) -> Site:
+    kwargs = _lower_case_tls({**site.sentinel_kwargs, **kept(given)})
+    transport = _transport_of_options(site.sentinel_transport, given, kwargs)
+    return replace(site, sentinel_kwargs=kwargs, sentinel_transport=transport)
+
+
+def _transport_of_options(
+    of_url: Transport, options: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> Transport:
+    if of_url == "tls":
+        return "tls"
+    words = [word for word in kwargs if word.startswith("ssl_")]
+    if of_url == "tcp" and options.get("ssl"):
+        return "tls"
+    if words or options.get("ssl"):
+        what = "a unix socket has no TLS" if of_url == "unix" else "the lock server's URL has none"
+        raise LockUsageError(
+            f"{', '.join(words) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
+            "(rediss+sentinel://, rediss+cluster://), or leave it out"
+        )
+    return of_url
+
+
+def _translated(url: str, options: Mapping[str, Any]) -> str:
+    """Celery's ways of writing a unix socket and a Sentinel, in ours."""
+    if url.startswith("redis+socket://"):
+        return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=")
+    if not url.startswith(("sentinel://", "sentinels://")):
+        return url
+    try:
+        parts = [urlsplit(part) for part in url.split(";")]
+    except ValueError:
+        raise _unreadable(url) from None
+    if not all(part.netloc for part in parts) or any(map(_may_be_cut, url.split(";"))):
+        raise _unreadable(url)
+    login, at, _ = parts[0].netloc.rpartition("@")
+    hosts = ",".join(part.netloc.rpartition("@")[2] for part in parts)
+    base = "rediss" if parts[0].scheme == "sentinels" else "redis"
+    service, db = options.get("master_name", ""), parts[0].path.strip("/") or "0"
+    return f"{base}+sentinel://{login}{at}{hosts}/{service}/{db}"
+
+
+def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Celery also writes ``ssl_cert_reqs=CERT_REQUIRED`` where redis-py wants ``required``."""
+    wanted = kwargs.get("ssl_cert_reqs")
+    if isinstance(wanted, str):
+        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
+    return kwargs
+
+
+def _from_url(url: str) -> Site:
+    base, _, shape = url.partition("://")[0].partition("+")
+    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or shape not in shapes:
+        raise LockUsageError(
+            f"{_scheme(url)} is no lock server URL; write redis://, rediss://, unix://, "
+            "redis+sentinel:// or redis+cluster://"
+        )
+    if _may_be_cut(url):
+        raise _unreadable(url)
+    if not shape:
+        return _single(url, url)
+    return _several(url, base, "sentinel" if shape == "sentinel" else "cluster")
+
+
+def _scheme(url: str) -> str:
+    """All that an error may show of a URL: in one that is not understood, any part may be secret.
+
+    A password with a slash in it, or one without the @ behind it, looks like a host, port or path.
+    """
+    found = re.match(r"[a-z]+(\+[a-z]+)?://", url)
+    return f"'{found[0]}…'" if found else "a text that does not begin with redis:// or the like"
+
+
+def _may_be_cut(url: str) -> bool:
+    """A password that is not percent-encoded ends the part of the URL that it stands in."""
+    _, _, rest = url.partition("://")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    is_unix = url.startswith("unix:")
+    has_stray_at = "@" in rest[len(authority) :] and not (is_unix and not authority)
+    return has_stray_at or (is_unix and bool(authority) and "@" not in authority)
+
+
+def _unreadable(url: str) -> LockUsageError:
+    return LockUsageError(
+        f"the lock server URL {_scheme(url)} cannot be read: a port must be a number, and a "
+        "password or user name must be percent-encoded (/ is %2F, @ is %40, # is %23, ? is %3F) "
+        "and followed by @"
+    )
+
+
+def _single(url: str, original: str) -> Site:
+    """``original`` is what the user wrote."""
+    try:
+        parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise _unreadable(original) from None
+    if "ssl" in parsed:
+        raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
+    kwargs = kept(parsed)
+    if "path" in kwargs:
+        return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
+    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
+    return Site("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
+
+
+def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _unreadable(url) from None
+    login, at, hosts = parts.netloc.rpartition("@")
+    path = parts.path.strip("/").split("/")
+    db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
+    query = f"?{parts.query}" if parts.query else ""
+    sites = [
+        _single(f"{base}://{login}{at}{host}/{db}{query}", url) for host in hosts.split(",") if host
+    ]
+    if not sites or (shape == "sentinel" and not path[0]):
+        raise LockUsageError(
+            f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
+            "service: redis+sentinel://host:26379,host:26379/service/0"
+        )
+    addresses = tuple(site.addresses[0] for site in sites)
+    return Site(
+        shape,
+        addresses,
+        sites[0].kwargs,
+        sites[0].transport,
+        service=path[0] if shape == "sentinel" else "",
+        # The login is the servers'; how to trust a certificate is the sentinels' too.
+        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
+        sentinel_transport=sites[0].transport,
+    )
