@@ -3,12 +3,12 @@
 import uuid
 from typing import Any
 
-from celery import Celery
 from celery.result import AsyncResult
 
 from celery_locks import Locks
 from celery_locks.model import LockInfo
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.client_app import close_client, open_client
 from tests.support.journal import Journal, Run
 from tests.support.leftovers import of_locks
 from tests.support.waiting import wait_until
@@ -40,8 +40,7 @@ class Stage:
             "OUTCOME_LOCKS": self.locks_url,
             "OUTCOME_JOURNAL": journal_url,
         }
-        self.app = Celery("client", broker=self.broker_url, backend=self.broker_url)
-        self.app.conf.task_ignore_result = False
+        self.app = open_client(self.broker_url)
         self.locks = Locks.from_url(self.locks_url)
         self.store = lock_server.client(db=1)
         self.journal = Journal(journal_url)
@@ -51,11 +50,7 @@ class Stage:
         self.journal.close()
         self.store.close()
         self.locks.close()
-        # Results that are collected later would look for the server to unsubscribe from it.
-        self.app.backend.result_consumer.stop()
-        self.app.backend.result_consumer._pubsub = None
-        self.app.backend.client.close()
-        self.app.close()
+        close_client(self.app)
         self.server.stop()
 
     def worker(
