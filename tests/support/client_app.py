@@ -1,4 +1,4 @@
-"""The test's own side of a Celery app: it sends tasks and reads results. How to open and close it."""
+"""The side of a Celery app that sends tasks and reads results: how to open and close it."""
 
 from celery import Celery
 
