@@ -9,7 +9,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# The tests with servers and workers wait most of their time, so several run at once.
+# The tests with servers and workers wait most of their time, so several run at once; the files that
+# take longest come first, so that none of them is left alone at the end.
 JOBS ?= 3
 N ?= 10
 LOAD ?= 2
@@ -36,8 +37,8 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
-		tests/contract tests/integration tests/acceptance tests/browser $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		tests/acceptance tests/browser tests/integration tests/contract $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test

@@ -66,6 +66,7 @@ class Stage:
         )
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:
+        self._stalled_before = self._stalled()
         return self.app.send_task(f"{APP}.{task}", args, **options)
 
     def info(self, key: str) -> LockInfo | None:
@@ -95,7 +96,6 @@ class Stage:
 
     def line_up(self, task: str, *args: Any, **options: Any) -> tuple[str, Any, Any]:
         """The first task holds the lock and waits at its gate, the next one stands in line."""
-        self._stalled_before = self._stalled()
         key = new_key("-".join(("lock", *map(str, args))))
         first = self.send(task, key, *args, **options)
         self.wait_wrote(key, "start")
