@@ -1,6 +1,7 @@
 # Everything runs in .venv, made on first use: by uv when it is there, else by venv and pip.
 # PYTHON=python3.13 picks the interpreter; ARGS="-k name" goes to pytest, the demo or the benchmarks;
-# JOBS=1 runs the slow tests one by one.
+# JOBS=1 runs the slow tests one by one; N=10 is how often test-repeat runs, LOAD=2 how many busy
+# processes share the machine with every second of its runs.
 
 PYTHON ?= python3
 ARGS ?=
@@ -8,11 +9,14 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# The tests with servers and workers wait most of their time, so several run at once.
+# The tests with servers and workers wait most of their time, so several run at once; the files that
+# take longest come first, so that none of them is left alone at the end.
 JOBS ?= 3
 # How long `make soak` causes faults, and what its jobs and faults are drawn from.
 SECONDS ?= 60
 SEED ?= 1
+N ?= 10
+LOAD ?= 2
 
 ifneq ($(UV),)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
@@ -24,7 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-oldest on-oldest test-docker soak check bench format clean
+.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check bench format \
+	clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -36,8 +41,11 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
-		tests/contract tests/integration tests/acceptance tests/browser $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		tests/acceptance tests/browser tests/integration tests/contract $(ARGS)
+
+test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
+	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
 
 test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis supported
 	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest
@@ -70,7 +78,7 @@ format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-* .repeat build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -48,19 +47,16 @@ def test_every_example_is_listed() -> None:
 
 @pytest.mark.parametrize("name", SENTENCES)
 def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
         cwd=ROOT,
         env={**os.environ, DIRECTORY_VARIABLE: str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,  # alone it takes a few seconds
     )
-    took = time.monotonic() - began
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     for sentence in SENTENCES[name]:
         assert sentence in done.stdout
-    assert took < 45, "on two cores with other work; alone it takes a few seconds"
     wait_until(lambda: not processes_in(tmp_path), what="its processes to be gone")

@@ -31,6 +31,7 @@ from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.leftovers import of_locks
 from tests.support.proxy import Proxy
+from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
 # Celery's result backend uses what redis-py 8.1 calls deprecated, here in the caller's process.
@@ -369,7 +370,7 @@ def test_a_countdown_longer_than_the_ttl_keeps_it(rig: Rig, key: str) -> None:
     lock = {"ttl": 1, "pending_ttl": 1}
     first = sent.apply_async([key, 1], countdown=3, lock=lock)
     began = time.monotonic()
-    while time.monotonic() - began < 2.7:
+    while time.monotonic() - began < 2.0:
         assert sent.apply_async([key, 2], lock=lock).id == first.id
         time.sleep(0.1)
     assert first.get(timeout=PATIENCE) == 1
@@ -608,12 +609,13 @@ def test_debounce_runs_once_with_the_last_arguments_at_the_end_of_the_window(
     """The window is the first call's: later calls do not push the run away."""
     settled = rig.task("settled")
     began, results = time.time(), []
-    while time.time() < began + 1.0:
-        results.append(settled.delay(key, len(results)))
-        time.sleep(0.15)
-    assert results[-1].get(timeout=PATIENCE) == len(results) - 1
+    with measure_stalls() as stalled:
+        while time.time() < began + 1.0:
+            results.append(settled.delay(key, len(results)))
+            time.sleep(0.15)
+        assert results[-1].get(timeout=PATIENCE) == len(results) - 1
     [run] = starts_under(rig, key)
-    assert 1.4 < run["at"] - began < 1.5 + 1.0
+    assert 1.4 < run["at"] - began < 1.5 + 1.0 + stalled()
     for replaced in results[:-1]:
         with pytest.raises(TaskRevokedError):
             replaced.get(timeout=PATIENCE)
@@ -635,7 +637,8 @@ def test_debounce_during_a_run_is_not_lost(rig: Rig, key: str) -> None:
 
 @pytest.mark.parametrize("scope", ["queued", "queued+running"])
 def test_a_publish_costs_one_call_and_a_run_no_more_than_its_two(scope: str) -> None:
-    with EmbeddedServer() as locks, fresh_rig(locks_url=locks.url) as rig, rig.worker():
+    long = {"locks_ttl": 600}  # a renewal would be one more call
+    with EmbeddedServer() as locks, fresh_rig(locks_url=locks.url, **long) as rig, rig.worker():
         sent, client = rig.task("sent"), locks.client()
         sent.apply_async(["warm"], lock={"scope": scope}).get(timeout=PATIENCE)
 

@@ -11,6 +11,7 @@ from celery_locks.testing.servers import EmbeddedServer
 from tests.support.faces import FACES, Face
 from tests.support.news import News
 from tests.support.proxy import Proxy
+from tests.support.stalls import measure_stalls
 
 Open = Callable[..., Any]
 
@@ -100,3 +101,10 @@ def locks() -> Iterator[Open]:
 def news() -> Iterator[News]:
     with News() as one:
         yield one
+
+
+@pytest.fixture
+def stalled() -> Iterator[Callable[[], float]]:
+    """``stalled()``: the seconds that a bound on time must forgive a busy machine."""
+    with measure_stalls() as seconds:
+        yield seconds

@@ -52,7 +52,7 @@ def test_renewer_survives_an_error(
         return perform(effect)
 
     monkeypatch.setattr(store, "perform", failing)
-    wait_until(lambda: not failures and lease.renewals >= 2, 4)
+    wait_until(lambda: not failures and lease.renewals >= 2, 15)
     lease.check()
     assert "lost" not in news.of(lease)
 
@@ -68,7 +68,7 @@ def test_renewer_survives_a_callback_that_raises(
     lease = face.acquire("gone", ttl=1, on_lost=explode)
     clean.ask("DEL", key_of("gone"))
     news.wait(lease, "lost", 2)
-    wait_until(lambda: other.renewals >= 4, 3)
+    wait_until(lambda: other.renewals >= 4, 15)
 
 
 def test_release_that_fails_oddly_does_not_stop_the_renewer(
@@ -86,7 +86,7 @@ def test_release_that_fails_oddly_does_not_stop_the_renewer(
     monkeypatch.setattr(store, "perform", failing)
     keeper.give_back("x", "t", store, odd.locks.verbs, now() + 2)
     lease = face.acquire("held", ttl=1)
-    wait_until(lambda: lease.renewals >= 4, 3)
+    wait_until(lambda: lease.renewals >= 4, 15)
     assert len(asked) < 12, "the keeper spins"
 
 
@@ -112,7 +112,7 @@ def test_forgotten_locks_object_still_renews(clean: EmbeddedServer) -> None:
     lease = Locks.from_url(clean.url).acquire("orphaned", ttl=1)
     assert lease is not None
     gc.collect()
-    wait_until(lambda: lease.renewals >= 4, 3)
+    wait_until(lambda: lease.renewals >= 4, 15)
     assert lease.release() is True
 
 
@@ -123,7 +123,7 @@ def test_lease_is_renewed_and_released_by_any_thread(locks: Open, clean: Embedde
     maker = threading.Thread(target=lambda: made.append(face.acquire("handed", ttl=1)))
     maker.start()
     maker.join()
-    wait_until(lambda: made[0].renewals >= 3, 3)
+    wait_until(lambda: made[0].renewals >= 3, 15)
     made[0].renew()
     assert made[0].release() is True
 
@@ -135,7 +135,7 @@ def test_decode_responses_changes_nothing(clean: EmbeddedServer, decode: bool) -
     lease = locks.acquire("decoded", ttl=1)
     assert lease is not None
     assert locks.acquire("decoded") is None
-    wait_until(lambda: lease.renewals >= 1, 2)
+    wait_until(lambda: lease.renewals >= 1, 15)
     assert locks.holders("decoded")[0].token == lease.token
     assert lease.release() is True
     locks.close()
@@ -172,7 +172,7 @@ def test_shorter_ttl_shortens_the_own_deadline_too(
     lease = near.acquire("shorter", ttl=30)
     lease.renew(1)
     proxy.black_hole()
-    wait_until(lambda: far.acquire("shorter", ttl=1), 3)
+    wait_until(lambda: far.acquire("shorter"), 15)
     assert lease.state is State.LOST
 
 
@@ -185,7 +185,7 @@ def test_shorter_ttl_whose_answer_is_lost_shortens_too(
     with pytest.raises(Exception, match="no answer"):
         lease.renew(1)
     proxy.black_hole()
-    wait_until(lambda: far.acquire("shorter", ttl=1), 4)
+    wait_until(lambda: far.acquire("shorter"), 15)
     assert lease.state is State.LOST
 
 
@@ -222,5 +222,6 @@ def test_lease_that_was_lost_is_not_renewed_for_ever(
             lease.check()
             time.sleep(0.001)
     proxy.pass_through()
-    wait_until(lambda: locks(clean.url).acquire("abandoned", ttl=1), 3)
-    wait_until(lambda: lease.token not in keeper.tokens, 2)
+    near = locks(clean.url)
+    wait_until(lambda: near.acquire("abandoned"), 15, what="the lock to come free by itself")
+    wait_until(lambda: lease.token not in keeper.tokens, 15, what="the keeper to forget it")

@@ -26,6 +26,7 @@ from celery_locks.testing.servers import EmbeddedServer
 from tests.support.leftovers import of_locks
 from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
+from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Any]
@@ -50,14 +51,14 @@ def nothing_left(server: EmbeddedServer) -> bool:
 
 
 def test_black_hole_suspends_then_loses_at_the_own_deadline(
-    face: Open, valkey: EmbeddedServer, proxy: Proxy, news: News
+    face: Open, valkey: EmbeddedServer, proxy: Proxy, news: News, stalled: Callable[[], float]
 ) -> None:
     """Silence is not loss: until the deadline it is ours, at the deadline the holder is told."""
     told = Callback()
     near, far = face(proxy.url), Locks.from_url(valkey.url)
-    lease = near.acquire("hole", ttl=1.5, on_lost=told)
+    lease = near.acquire("hole", ttl=3, on_lost=told)
     proxy.black_hole()
-    wait_until(lambda: lease.state is State.SUSPENDED, 1.5)
+    wait_until(lambda: lease.state is State.SUSPENDED, 3)
     lease.check()
 
     taken_at = None
@@ -65,14 +66,14 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
         asked_at = now()
         other = far.acquire("hole", ttl=5)
         if other is None:
-            assert now() < lease.deadline + 1, "the lock never came free"
+            assert now() < lease.deadline + 10, "the lock never came free"
             time.sleep(0.002)
         else:
             taken_at = asked_at
     assert lease.deadline <= taken_at, "another had it inside our deadline"
     assert lease.state is State.LOST
     lost_at = news.wait(lease, "lost")
-    assert 0 <= lost_at - lease.deadline < BUSY
+    assert 0 <= lost_at - lease.deadline < BUSY + stalled()
     assert news.of(lease) == ["acquired", *["renewed"] * lease.renewals, "suspended", "lost"]
     assert [error.name for _, error in told.calls] == ["hole"]
     with pytest.raises(LeaseLost):
@@ -91,7 +92,7 @@ def test_black_hole_that_heals_in_time_leaves_the_lease_held(
     news.wait(lease, "suspended")
     before = lease.renewals
     proxy.pass_through()
-    wait_until(lambda: lease.state is State.HELD and lease.renewals > before, 1.5)
+    wait_until(lambda: lease.state is State.HELD and lease.renewals > before, 15)
     lease.check()
     assert "lost" not in news.of(lease)
 
@@ -193,7 +194,7 @@ def test_lost_reply_to_a_forced_release_spares_the_next_in_line(
 def test_lost_reply_to_a_renewal_is_repeated(face: Open, proxy: Proxy, news: News) -> None:
     lease = face(proxy.url).acquire("renewed", ttl=1.5)
     proxy.drop_next_reply(b"EVALSHA")
-    wait_until(lambda: proxy.dropped and lease.renewals >= 2, 3)
+    wait_until(lambda: proxy.dropped and lease.renewals >= 2, 15)
     assert "lost" not in news.of(lease)
 
 
@@ -202,14 +203,14 @@ def test_unreachable_release_is_a_debt_that_is_paid(
 ) -> None:
     """The release failed; the lock must not stay taken until it lapses once the network is back."""
     locks = face(proxy.url)
-    lease = locks.acquire("debt", ttl=3)
+    lease = locks.acquire("debt", ttl=30)
     proxy.black_hole()
     with pytest.raises(LockUnavailable):
         locks.release(lease)
     assert lease.state is State.RELEASED
     assert locks.release(lease) is False
     proxy.pass_through()
-    wait_until(lambda: nothing_left(valkey), 2.0, what="the debt to be paid")
+    wait_until(lambda: nothing_left(valkey), 15, what="the debt to be paid")
 
 
 def test_question_that_arrives_after_all_is_given_back_too(
@@ -224,12 +225,12 @@ def test_question_that_arrives_after_all_is_given_back_too(
         face.acquire("belated", ttl=9)
     end()
     proxy.pass_through()
-    wait_until(lambda: nothing_left(valkey), 3)
+    wait_until(lambda: nothing_left(valkey), 15)
     direct, spec = locks(valkey.url).locks, LockSpec("belated", 9)
     # Judged by its own reply: the debt, paid again and again, may free it before another question.
     granted = direct.perform(direct.verbs.acquire(spec, asked[-1].token, Holder()))
     assert isinstance(granted, int), "the question that came late was not granted at all"
-    wait_until(lambda: nothing_left(valkey), 4, what="the belated grant to be given back")
+    wait_until(lambda: nothing_left(valkey), 8, what="the belated grant to be given back")
 
 
 def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
@@ -297,12 +298,13 @@ def expect_quick(calls: list[Callable[[], Any]], limit: float) -> None:
         took.append(time.monotonic() - began)
 
     threads = [threading.Thread(target=timed, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with measure_stalls() as stalled:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert len(took) == len(calls)
-    assert max(took) <= limit + BUSY, f"{max(took):.3f} s is more than {limit:.3f} s"
+    assert max(took) <= limit + BUSY + stalled(), f"{max(took):.3f} s is more than {limit:.3f} s"
 
 
 def test_patience_is_kept_to_while_waiting(face: Open, proxy: Proxy) -> None:
@@ -321,7 +323,7 @@ def test_waiter_outlives_a_cut_pubsub_connection(face: Open, proxy: Proxy) -> No
     assert held is not None
 
     def cut_then_release() -> None:
-        wait_until(lambda: holder.info("busy").waiters, 3)  # type: ignore[union-attr]
+        wait_until(lambda: holder.info("busy").waiters, 15)  # type: ignore[union-attr]
         proxy.cut()
         held.release()
 

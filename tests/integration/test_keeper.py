@@ -58,7 +58,7 @@ def test_renewals_block_the_server_briefly(locks: Open, server: EmbeddedServer) 
     leases = [face.acquire(f"a-lock-with-a-longer-name-{n}", ttl=3) for n in range(1000)]
     for setting, value in (("slowlog-log-slower-than", 0), ("slowlog-max-len", 1000)):
         server.ask("CONFIG", "SET", setting, value)
-    wait_until(lambda: all(lease.renewals >= 3 for lease in leases), 15)
+    wait_until(lambda: all(lease.renewals >= 3 for lease in leases), 30)
     took = [
         micros for _, _, micros, words, *_ in server.ask("SLOWLOG", "GET", -1) if len(words) > 30
     ]
@@ -125,7 +125,7 @@ def test_busy_interpreter_does_not_lose_its_locks(locks: Open, valkey: EmbeddedS
     for worker in workers:
         worker.start()
     try:
-        wait_until(lambda: lease.renewals >= 5 or lease.state is State.LOST, 4)
+        wait_until(lambda: lease.renewals >= 5 or lease.state is State.LOST, 15)
         lease.check()
     finally:
         ends.set()
@@ -139,9 +139,9 @@ def test_one_lost_lease_leaves_the_batch_alone(
     face = locks(server.url)
     leases = [face.acquire(f"lock{n}", ttl=1.5) for n in range(20)]
     server.ask("DEL", "celery-locks:{0}:h:lock7")
-    news.wait(leases[7], "lost", 1.5)
+    news.wait(leases[7], "lost")
     rest = leases[:7] + leases[8:]
-    wait_until(lambda: all(lease.renewals >= 3 for lease in rest), 4)
+    wait_until(lambda: all(lease.renewals >= 3 for lease in rest), 15)
     for lease in rest:
         lease.check()
     with pytest.raises(LeaseLost):
@@ -182,7 +182,7 @@ def test_thread_that_cannot_start_is_no_silent_keeper(valkey: EmbeddedServer) ->
         except RuntimeError:
             _thread.start_new_thread = start
         lease = locks.acquire("second", ttl=1)
-        ends = time.monotonic() + 3
+        ends = time.monotonic() + 15
         while lease.renewals < 3:
             assert time.monotonic() < ends, "nobody renews"
             time.sleep(0.01)

@@ -47,6 +47,7 @@ def make_app(conf: Mapping[str, Any]) -> Celery:
         broker_connection_retry_on_startup=True,
         task_serializer="json",
         worker_hijack_root_logger=False,
+        worker_proc_alive_timeout=60,  # Celery kills a child that a busy machine starts too slowly
         **settings,
     )
     _add_tasks(app)

@@ -18,6 +18,7 @@ from celery_locks.integration.app import locks_of
 from celery_locks.testing.children import Child, new_directory
 from celery_locks.testing.servers import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE, EVENTS, JOURNAL, make_app
+from tests.support.client_app import close_client, share_backend
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -77,16 +78,14 @@ class Rig:
             "locks_ttl": 3,
             **conf,
         }
-        self.app = make_app(self.conf)
+        self.app = share_backend(make_app(self.conf))
         self.redis: redis.Redis = server.client()
         self.locks = Locks.from_app(self.app)
 
     def close(self) -> None:
-        # A result that outlives the server (a failed test's) would try to unsubscribe, for minutes.
-        self.app.backend.remove_pending_result = lambda result: result
         self.locks.close()
         locks_of(self.app).close()
-        self.app.close()
+        close_client(self.app)
         self.redis.close()
 
     def task(self, name: str) -> Any:

@@ -22,7 +22,7 @@ def start_python(code: str, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def run_python(code: str, *arguments: str, deadline: float = 30.0) -> str:
+def run_python(code: str, *arguments: str, deadline: float = 90.0) -> str:
     """What ``code`` printed; it must end well and within the deadline."""
     process = start_python(code, *arguments)
     try:

@@ -27,6 +27,8 @@ def is_alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return not Path("/proc/self").exists()
+    except ProcessLookupError:  # it ended between the opening and the reading
+        return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 

@@ -34,6 +34,7 @@ app.conf.update(
     locks_ttl=30,
     broker_connection_retry_on_startup=True,
     worker_prefetch_multiplier=1,
+    worker_proc_alive_timeout=60,  # Celery kills a child that a busy machine starts too slowly
     broker_transport_options={"socket_timeout": 5},
     worker_cancel_long_running_tasks_on_connection_loss=False,
     worker_pool_start_method=os.environ.get("OUTCOME_START_METHOD", "fork"),

@@ -17,6 +17,9 @@ app.conf.broker_connection_retry_on_startup = True
 app.conf.locks_ttl = 1.5
 app.conf.locks_url = os.environ.get("RECIPE_LOCKS_URL", URL)
 app.conf.worker_hijack_root_logger = False
+app.conf.worker_proc_alive_timeout = (
+    60  # Celery kills a child that a busy machine starts too slowly
+)
 
 
 def note(word: str) -> None:

@@ -9,6 +9,9 @@ from celery_locks import LockedTask, single_instance
 
 app = Celery("tests.support.smoke_app")
 app.conf.broker_connection_retry_on_startup = True
+app.conf.worker_proc_alive_timeout = (
+    60  # Celery kills a child that a busy machine starts too slowly
+)
 
 
 @app.task(base=LockedTask, bind=True, max_retries=2)

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from celery_locks import LockUnavailable
+
 T = TypeVar("T")
 
 
@@ -13,13 +15,19 @@ def wait_until(
     """Return the first true value of `condition`; an AssertionError says what never came.
 
     The condition is asked at least once, and once more at the very end, so a machine that
-    stalls us past the deadline does not fail a test whose condition holds by then.
+    stalls us past the deadline does not fail a test whose condition holds by then. An answer
+    of the lock server that comes too late counts as "not yet".
     """
     ends = time.monotonic() + deadline
     while True:
         late = time.monotonic() >= ends
-        if value := condition():
-            return value
+        unavailable = None
+        try:
+            if value := condition():
+                return value
+        except LockUnavailable as error:
+            unavailable = error
         if late:
-            raise AssertionError(f"Waited {deadline:g} s in vain for {what or repr(condition)}.")
+            sentence = f"Waited {deadline:g} s in vain for {what or repr(condition)}."
+            raise AssertionError(sentence) from unavailable
         time.sleep(every)

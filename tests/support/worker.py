@@ -87,9 +87,11 @@ class Worker:
     @property
     def children(self) -> list[int]:
         """The living processes of the pool."""
-        tasks = Path(f"/proc/{self.pid}/task")
-        found = " ".join((task / "children").read_text() for task in tasks.iterdir())
-        return [int(pid) for pid in found.split() if is_alive(int(pid))]
+        found: list[str] = []
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended
+                found += (thread / "children").read_text().split()
+        return [int(pid) for pid in found if is_alive(int(pid))]
 
     def log(self) -> str:
         return self.child.log(lines=100_000)

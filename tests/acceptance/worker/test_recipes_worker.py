@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, chain
+from celery import chain
 
 from celery_locks import LeaseLost, Locks, admin
 from celery_locks.testing.servers import EmbeddedServer
+from tests.support.client_app import close_client, open_client
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -23,7 +24,7 @@ class Site:
     def __init__(self, server: EmbeddedServer, pool: str) -> None:
         self.pool = pool
         self.redis: redis.Redis = server.client()
-        self.app = Celery("client", broker=server.url, backend=server.url)
+        self.app = open_client(server.url)
         self.locks = Locks.from_url(server.url)
 
     def send(self, task: str, *args: Any, **kwargs: Any) -> Any:
@@ -36,10 +37,7 @@ class Site:
         wait_until(lambda: self.count(word), 20, what=word)
 
     def close(self) -> None:
-        self.app.backend.result_consumer.stop()
-        self.app.backend.result_consumer._pubsub = None
-        self.app.backend.client.close()
-        self.app.close()
+        close_client(self.app)
         self.redis.close()
         self.locks.close()
 
