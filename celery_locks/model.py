@@ -237,8 +237,8 @@ class LockInfo:
 class Act:
     """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
 
-    ``act`` is "force_release" or "stop", with ``by`` whom; or "held" (``why``, if not by its own
-    release) or "lapsed", with ``held_for`` in seconds.
+    ``act`` is "force_release", "stop" or "reset" (completed work may be done again), with ``by``
+    whom; or "held" (``why``, if not by its own release) or "lapsed", with ``held_for`` in seconds.
     """
 
     id: str

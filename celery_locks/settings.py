@@ -16,7 +16,16 @@ from celery_locks.errors import LockUsageError
 from celery_locks.store.verbs import DEFAULT_PREFIX
 
 PREFIX = "locks_"
-_OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "events", "url_options")
+_OWN = (
+    "url",
+    "prefix",
+    "shards",
+    "keep_invisible",
+    "done_ttl",
+    "events",
+    "show_arguments",
+    "url_options",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,7 @@ class Settings:
     keep_invisible: bool = True
     done_ttl: float = 600.0
     events: bool = True
+    show_arguments: bool = False
     task: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -41,6 +51,10 @@ def of(app: Any) -> Settings:
     }
     task = {word: said.pop(word) for word in lock_options.WORDS if word in said}
     task = lock_options.checked(task, f"app.conf.{PREFIX}…")
+    if not isinstance(said.get("show_arguments", False), bool):
+        raise LockUsageError(
+            f"app.conf.{PREFIX}show_arguments is {said['show_arguments']!r}; write True or False"
+        )
     if "url" not in said:
         said["url"], said["url_options"] = _server_of(app.conf)
     return Settings(task=task, **said)

@@ -12,7 +12,7 @@ from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
 from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
-from celery_locks.integration.roll_call import outcome, whereabouts
+from celery_locks.integration.roll_call import RollCall, outcome, whereabouts
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Conflict, Holder, LockInfo, check_name
 from celery_locks.store.verbs import QUEUED
@@ -36,14 +36,17 @@ class Why:
         }
 
 
-def why(locks: Locks, subject: str, app: Any = None) -> Why:
-    """Who holds it, since when, whether that holder lives, who waits, what was done to it."""
+def why(locks: Locks, subject: str, app: Any = None, *, roll: RollCall | None = None) -> Why:
+    """Who holds it, since when, whether that holder lives, who waits, what was done to it.
+
+    ``roll`` is what the workers answered a moment ago; without it they are asked.
+    """
     check_name(subject)
     by_name = [lock for name in _names(subject) if (lock := locks.info(name))]
     if by_name:
-        details = [examine(locks, lock, app) for lock in by_name]
+        details = [examine(locks, lock, app, roll) for lock in by_name]
         return Why(subject, tuple(_about_all(locks, details)), tuple(details))
-    found = [examine(locks, lock, app) for lock in _locks_of_task(locks, subject)]
+    found = [examine(locks, lock, app, roll) for lock in _locks_of_task(locks, subject)]
     if found:
         parts = [*_parts_of_task(subject, found), *_about_all(locks, found)]
         return Why(subject, tuple(parts), tuple(found))
@@ -183,6 +186,8 @@ def told(act: Act) -> str:
         return f"{moment(act.at)}: {whom} {_ended(act, span(act.held_for))}."
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
     who = act.by or "somebody"
+    if act.act == "reset":
+        return f"{moment(act.at)}: {who} let the work for {act.name!r} be done again.{because}"
     if act.act == "stop":
         return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
     return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"

@@ -54,10 +54,10 @@ class RecipeVerbs:
         """Answers with the mark, or None."""
         return Call(_GET, f"{self.root(name)}{mark}", (), _text, CALL_LIMIT)
 
-    def reset(self, name: str, mark: str, question: str) -> Call:
-        """Answers whether there was one."""
-
-        return Call(scripts.RESET, self.root(name), (mark, question), _truth, CALL_LIMIT)
+    def reset(self, name: str, mark: str, question: str, by: str = "", why: str = "") -> Call:
+        """Answers whether there was one; goes into the log if it is said ``by`` whom."""
+        args = (mark, question, by, why, name)
+        return Call(scripts.RESET, self.root(name), args, _truth, CALL_LIMIT)
 
     def done_page(self, cursor: str = "", size: int = PAGE) -> Call:
         """Answers with a ``DonePage``; its cursor names the shard and the place in it."""

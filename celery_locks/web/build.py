@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.locks import Locks
-from celery_locks.web.answers import Site
 from celery_locks.web.credentials import Authorize, Door, Visitor, opened
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
 from celery_locks.web.fields import Asked, from_body, from_query
@@ -25,7 +24,7 @@ from celery_locks.web.limits import RequestLimit, body_of, in_thread
 from celery_locks.web.openapi import described
 from celery_locks.web.pages import page_routes
 from celery_locks.web.replies import Refusal, refused, reply
-from celery_locks.web.snapshot import Snapshot
+from celery_locks.web.site import Site
 
 logger = logging.getLogger("celery_locks")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -84,13 +83,12 @@ def create_app(
 
 def _site_of(source: Any) -> Site:
     if isinstance(source, Locks):
-        return Site(source, None, Snapshot.of(source))
+        return Site.of(source)
     if not hasattr(source, "conf") or not hasattr(source, "tasks"):
         raise LockUsageError(
             f"create_app needs a Celery app or Locks, not a {type(source).__name__}"
         )
-    locks = Locks.from_app(source)
-    return Site(locks, source, Snapshot.of(locks))
+    return Site.of(Locks.from_app(source), source)
 
 
 def _description(door: Door) -> Handler:
