@@ -30,12 +30,14 @@ def list_(site: Site, asked: Asked) -> dict[str, Any]:
     got = site.workers.latest() if site.workers else None
     roll = got.value if got else None
     suspects = site.suspects(shot, roll)
-    found = _found(shot, suspects, asked)
+    found, durations = _found(shot, suspects, asked), site.usual()
     usual = ORDERS[asked["sort"]]
     found.sort(key=admin.SORTS[asked["sort"]], reverse=(asked["order"] or usual) != usual)
     start = asked["offset"]
     return {
-        "locks": [site.listed(lock, roll) for lock in found[start : start + asked["limit"]]],
+        "locks": [
+            site.listed(lock, roll, durations) for lock in found[start : start + asked["limit"]]
+        ],
         "total": len(found),
         **shot.counts,
         "suspect": len(suspects),

@@ -7,6 +7,7 @@ however many look, and each answer says how old it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -94,10 +95,14 @@ class Site:
         self._suspects = (shot, roll, found)
         return found
 
-    def listed(self, lock: LockInfo, roll: RollCall | None) -> dict[str, Any]:
+    def usual(self) -> Mapping[str, admin.Usual]:
+        """Task → how long it usually has its lock."""
+        return (self._usual.latest() or self._usual.fresh()).value
+
+    def listed(
+        self, lock: LockInfo, roll: RollCall | None, usual: Mapping[str, admin.Usual]
+    ) -> dict[str, Any]:
         """A lock as a row: with the usual duration, and a verdict on each holder."""
-        got = self._usual.latest()
-        usual = got.value if got else {}
         tasks = (one.task or "" for one in lock.holders if admin.is_at_work(one))
         known = next((usual[task] for task in tasks if task in usual), None)
         said = lock.as_dict()

@@ -6,7 +6,7 @@ import { moment, shown, span, utc, who } from "./text.js";
 
 const AT_FIRST = 12;
 
-const isOperators = (act) => act.act === "force_release" || act.act === "stop";
+const isOperators = (act) => ["force_release", "stop", "reset"].includes(act.act);
 
 // `named`: say of which lock, too.
 export function timeline(acts, { named = false, all = false } = {}) {
@@ -43,6 +43,7 @@ function sentence(act) {
     : ["nobody"];
   const by = el("strong", {}, shown(act.by || "somebody"));
   const after = act.held_for == null ? "" : ` after ${span(act.held_for)}`;
+  if (act.act === "reset") return [by, " let the work be done again"];
   if (act.act === "stop") return [by, " asked ", ...whom, " to stop"];
   if (act.act === "force_release") return [by, " took it from ", ...whom];
   if (act.act === "held") return [...whom, ` gave it back${after}`];
