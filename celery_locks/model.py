@@ -21,9 +21,11 @@ from typing import Any, NamedTuple, Self
 from celery_locks.errors import LockUsageError
 
 NAME_BYTES = 512
+HISTORY_TEXT = 500  # characters of who did something, and of why
 MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
 REPLACED = 1_000_000  # more than the retries of any task
+TIME_TO_STOP = 5.0  # seconds, for a holder that knows that it should
 QUEUED_TOKEN = "q"  # how the token of a message in the queue begins; others are hexadecimal
 
 
@@ -96,6 +98,18 @@ def check_seconds(option: str, value: object) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
         raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
+
+
+def history_text(option: str, text: object) -> str:
+    """A text for the history: what cannot be stored is refused, what is too long is cut."""
+    if not isinstance(text, str):
+        raise LockUsageError(f"{option} must be a text, not a {type(text).__name__}")
+    kept = text[:HISTORY_TEXT]
+    try:
+        kept.encode()
+    except UnicodeEncodeError as error:
+        raise LockUsageError(f"{option} {kept[:40]!r} has no UTF-8 form: {error.reason}") from None
+    return kept
 
 
 class Holder(NamedTuple):
@@ -221,11 +235,21 @@ class LockInfo:
             max(0.0, min(h.expires_at for h in self.holders) - self.as_of) if self.holders else 0.0
         )
 
+    @property
+    def default_grace(self) -> float:
+        """Seconds to give its holders after asking them to stop; 0 if nobody is at work.
+
+        They learn of it at their next renewal, within a third of the ttl, and then have to end.
+        """
+        at_work = [one.ttl for one in self.holders if not one.is_queued and not one.is_kept]
+        return math.ceil(max(at_work) / 3) + TIME_TO_STOP if at_work else 0.0
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe, for surfaces."""
         return {
             "name": self.name,
             "limit": self.limit,
+            "default_grace": self.default_grace,
             "holders": [holder.as_dict() for holder in self.holders],
             "waiters": [waiter.as_dict() for waiter in self.waiters],
             "remaining": self.remaining,
@@ -237,8 +261,8 @@ class LockInfo:
 class Act:
     """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
 
-    ``act`` is "force_release", "stop" or "reset" (completed work may be done again), with ``by``
-    whom; or "held" (``why``, if not by its own release) or "lapsed", with ``held_for`` in seconds.
+    ``act`` is "force_release", "stop" or "reset" (done work may be done again), with ``by`` whom;
+    or "held" (``why``, if not by its own release) or "lapsed", with ``held_for`` in seconds.
     """
 
     id: str

@@ -12,10 +12,9 @@ from typing import Literal
 
 from celery_locks.flows import new_token
 from celery_locks.locks import Locks
-from celery_locks.model import Act, Holder, check_name
-from celery_locks.store.admin_verbs import HISTORY_PAGE, AdminVerbs
+from celery_locks.model import Act, Holder, check_name, check_seconds
+from celery_locks.store.admin_verbs import AdminVerbs, HistoryPage
 
-_LONGEST = 500
 _LOOK = 0.2
 
 
@@ -26,7 +25,7 @@ def force_release(
     *,
     reason: str = "",
     by: str = "",
-    grace: float = 0.0,
+    grace: float | None = 0.0,
 ) -> tuple[Holder, ...]:
     """Take the lock from its holders, or from the one with ``token``; returns those who had it.
 
@@ -37,10 +36,15 @@ def force_release(
 
     With ``grace`` the holders are asked to stop first, and have so many seconds to give it back by
     themselves; it is then taken from those who did not, and from nobody who came after them.
+    ``grace=None`` is long enough for them to learn of it, and 5 s more: ``LockInfo.default_grace``.
     """
     check_name(name)
+    if grace is None:
+        lock = locks.info(name)
+        grace = lock.default_grace if lock else 0.0
+    check_seconds("grace", grace)
     words = _signed(by, reason)
-    if grace <= 0:
+    if not grace:
         return _taken(locks, name, token or "", words)
     asked = stop(locks, name, token, reason=reason, by=by)
     left = _left_after(locks, name, asked, grace)
@@ -78,7 +82,7 @@ def stop(
 
 
 def _signed(by: str, reason: str) -> tuple[str, str]:
-    return (by or this_operator())[:_LONGEST], reason[:_LONGEST]
+    return by or this_operator(), reason
 
 
 def history(
@@ -104,11 +108,11 @@ def history(
 def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Act]:
     before = ""
     while True:
-        page: list[Act] = locks.perform(AdminVerbs(locks.verbs).history(root, before, of=of))
-        yield from page
-        if len(page) < HISTORY_PAGE:
+        page: HistoryPage = locks.perform(AdminVerbs(locks.verbs).history(root, before, of=of))
+        yield from page.acts
+        before = page.before
+        if not before:
             return
-        before = page[-1].id
 
 
 def this_operator() -> str:

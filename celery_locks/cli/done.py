@@ -7,6 +7,7 @@ import click
 from celery_locks import admin
 from celery_locks.cli import FOUND_NOTHING
 from celery_locks.cli.desk import Desk, end, json_option, pass_desk, say, say_json, say_json_list
+from celery_locks.cli.options import by_option, reason_option
 from celery_locks.cli.render import table
 
 
@@ -37,11 +38,13 @@ def list_done(desk: Desk, as_json: bool) -> None:
 
 @once.command("reset")
 @click.argument("key")
+@reason_option
+@by_option
 @json_option
 @pass_desk
-def reset_done(desk: Desk, key: str, as_json: bool) -> None:
+def reset_done(desk: Desk, key: str, reason: str, by: str, as_json: bool) -> None:
     """Let the work for a key be done again."""
-    was_marked = admin.reset_done(desk.locks, key)
+    was_marked = admin.reset_done(desk.locks, key, reason=reason, by=by)
     if as_json:
         say_json({"key": key, "reset": was_marked})
     elif was_marked:

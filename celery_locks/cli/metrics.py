@@ -29,11 +29,15 @@ def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
             WRONG_INPUT,
             f"Metrics need prometheus-client: pip install celery-locks[metrics] ({error})",
         )
+    where = desk.locks
+    if desk.app is not None:
+        where = desk.app
+        desk.app.loader.import_default_modules()  # every locked task gets its counters
     if once:
-        click.echo(collector.exposition(desk.locks), nl=False)
+        click.echo(collector.exposition(where), nl=False)
         return
     try:
-        server, thread = collector.serve(desk.locks, port, host)
+        server, thread = collector.serve(where, port, host)
     except OSError as error:
         end(WRONG_INPUT, f"Cannot listen on {host}:{port}: {error}")
     say(f"Metrics are at http://{host}:{server.server_port}/metrics")

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
+from typing import Any
 
 import click
 
 from celery_locks.cli import WRONG_INPUT
 from celery_locks.cli.desk import Desk, end, pass_desk, say
+from celery_locks.loopback import is_loopback
 
 READ_KEYS, WRITE_KEYS = "CELERY_LOCKS_READ_KEYS", "CELERY_LOCKS_WRITE_KEYS"
+
+_PLAIN_HTTP = (
+    "Warning: the keys travel unencrypted over http, and this address can be reached from other "
+    "machines. Put a proxy with TLS in front (see --behind-proxy)."
+)
+
+
+class Network(click.types.StringParamType):
+    """An address, or a network such as 10.0.0.0/8."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            network = ipaddress.ip_network(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        is_single = network.prefixlen == network.max_prefixlen
+        return str(network.network_address if is_single else network)
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=5557, show_default=True)
 @click.option("--open", "is_open", is_flag=True, help="No credentials; on this machine only.")
+@click.option(
+    "--behind-proxy",
+    "proxies",
+    type=Network(),
+    multiple=True,
+    help="Believe X-Forwarded-For of the proxy at this address (or network); may be repeated.",
+)
 @pass_desk
-def web(desk: Desk, host: str, port: int, is_open: bool) -> None:
+def web(desk: Desk, host: str, port: int, is_open: bool, proxies: tuple[str, ...]) -> None:
     """Serve the page and the REST calls.
 
     API keys come from CELERY_LOCKS_READ_KEYS and CELERY_LOCKS_WRITE_KEYS, separated by commas.
+    A header that names the caller's address is ignored unless --behind-proxy says who sends it.
     """
     try:
         import uvicorn
 
         from celery_locks.web import create_app
-        from celery_locks.web.credentials import is_loopback
     except ImportError as error:
         end(
             WRONG_INPUT,
@@ -43,12 +72,21 @@ def web(desk: Desk, host: str, port: int, is_open: bool) -> None:
         read_keys=read_keys,
         write_keys=write_keys,
         open_to_all=is_open,
-        loopback_only=is_open,
     )
     listening = _listening(host, port)
     name = f"[{host}]" if ":" in host else host
     say(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+    if not is_loopback(host) and not proxies:
+        click.echo(_PLAIN_HTTP, err=True)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        server_header=False,
+        # uvicorn believes every caller on this machine by default, which is where we listen.
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+    )
+    server = uvicorn.Server(config)
     try:
         server.run([listening])
     except KeyboardInterrupt:

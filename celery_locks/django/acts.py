@@ -16,6 +16,10 @@ LONGEST_GRACE = 20.0
 
 
 class StopForm(forms.Form):  # type: ignore[misc]
+    def __init__(self, data: Any, default_grace: float) -> None:
+        super().__init__(data, initial={"grace": min(default_grace, LONGEST_GRACE)})
+        self.default_grace = default_grace
+
     reason = forms.CharField(
         max_length=500,
         help_text="Goes into the history, with your name.",
@@ -27,12 +31,22 @@ class ReleaseForm(StopForm):
     grace = forms.FloatField(
         min_value=0,
         max_value=LONGEST_GRACE,
-        initial=0,
-        help_text="Seconds. The holder is asked to stop first, and has so long to give the lock "
-        f"back by itself. At most {LONGEST_GRACE:g} here; for more there is "
-        "manage.py celery_locks release.",
         widget=forms.NumberInput(attrs={"step": "any"}),
     )
+
+    def __init__(self, data: Any, default_grace: float) -> None:
+        super().__init__(data, default_grace)
+        self.fields["grace"].help_text = _grace_help(default_grace)
+
+
+def _grace_help(default_grace: float) -> str:
+    asked = (
+        "Seconds. The holder is asked to stop first. The lock is taken from it only if it still "
+        "has the lock after this time. With 0 the lock is taken at once."
+    )
+    needed = f" This holder needs up to {default_grace:g} s to stop." if default_grace else ""
+    most = f" The most is {LONGEST_GRACE:g} s here; for more, run manage.py celery_locks release."
+    return asked + needed + most
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ class Deed:
     title: str
     button: str
     warning: str
-    form: type[forms.Form]
+    form: type[StopForm]
     do: Callable[[Locks, str, str, str, Mapping[str, Any]], bool]
     done: str
     missed: str

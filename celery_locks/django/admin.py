@@ -111,15 +111,19 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         """GET asks for the confirmation, POST is it; about one holder, and nobody after it."""
         self._require(self.has_release_permission(request))
         name, token = request.GET.get("name", ""), request.GET.get("token", "")
+        is_post = request.method == "POST"
         try:
-            holder = detail.holder_of(the_locks(), name, token)
+            # Workers take a second or two to answer, which only a page to be read is worth.
+            holder = detail.holder_of(the_locks(), name, token, None if is_post else the_app())
             if holder is None:
                 messages.info(request, deed.missed.format(name=plain(repr(name))))
                 return self._to_lock(name)
-            form = deed.form(request.POST if request.method == "POST" else None)
+            form = deed.form(request.POST if is_post else None, holder.default_grace)
             if form.is_valid():
                 self._do(request, deed, name, holder, form.cleaned_data)
                 return self._to_lock(name)
+            if is_post:
+                holder = detail.holder_of(the_locks(), name, token, the_app()) or holder
         except LockError as error:
             messages.error(request, _sentence(error))
             return self._to_lock(name)

@@ -9,30 +9,40 @@ from typing import Any
 
 from celery_locks import admin
 from celery_locks.admin import Detail, Liveness, moment, span
-from celery_locks.admin.liveness import judge
 from celery_locks.cli.render import plain
 from celery_locks.django.listing import name_of
 from celery_locks.locks import Locks
 from celery_locks.model import Act, Holder, LockInfo
 
 _ACTS = 20
-_LABELS = {"ttl": "TTL", "pid": "PID", "task_id": "Task ID"}
+_LABELS = {
+    "ttl": "TTL",
+    "pid": "PID",
+    "task_id": "Task ID",
+    "replaced": "Times that it replaced itself (self.replace)",
+}
+# Whom a grace may help; the others do not hear that they are asked to stop.
+_AT_WORK = ("running", "renewed", "absent", "silent")
 _FIRST = ("task", "task_id", "worker", "host", "pid")
 _TOLD_ELSEWHERE = (
-    *("holders", "waiters", "name", "as_of", "remaining"),
+    *("holders", "waiters", "name", "as_of", "remaining", "default_grace"),
     *("acquired_at", "expires_at"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class HolderBox:
-    """One holder; ``token`` is as stored, for the buttons."""
+    """One holder; ``token`` is as stored, for the buttons.
+
+    ``default_grace`` are the seconds that it needs to stop, 0 if it does not seem to be at work.
+    """
 
     token: str
     who: str
     verdict: str
     sentence: str
     facts: tuple[tuple[str, str], ...]
+    default_grace: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,12 @@ def acts_of_all(locks: Locks, most: int) -> tuple[ActRow, ...]:
     return tuple(_act(act) for act in admin.history(locks, limit=most, only_acts=True))
 
 
-def holder_of(locks: Locks, name: str, token: str) -> HolderBox | None:
-    """One holder as the store has it; Celery is not asked about it."""
-    lock = locks.info(name)
-    for holder in lock.holders if lock else ():
-        if lock and holder.token == token:
-            return _box(lock, judge(holder, lock.as_of))
+def holder_of(locks: Locks, name: str, token: str, app: Any = None) -> HolderBox | None:
+    """One holder; with an app, Celery is asked whether it is alive."""
+    detail = admin.info(locks, name, app)
+    for alive in detail.liveness if detail else ():
+        if detail and alive.holder.token == token:
+            return _box(detail.lock, alive)
     return None
 
 
@@ -114,8 +124,16 @@ def _box(lock: LockInfo, alive: Liveness) -> HolderBox:
     told["held for"] = f"{span(lock.as_of - holder.acquired_at)}, since {since}"
     told["lapses in"] = f"{span(holder.expires_at - lock.as_of)} unless renewed"
     told |= {**said, "ttl": f"{holder.ttl:g} s", "retries": max(0, holder.retries)}
-    facts = tuple(_facts(told))
-    return HolderBox(holder.token, name_of(holder), alive.verdict, plain(alive.sentence), facts)
+    # How often the task has called self.replace(), which hardly any does.
+    told["replaced"] = holder.replaced or None
+    return HolderBox(
+        token=holder.token,
+        who=name_of(holder),
+        verdict=alive.verdict,
+        sentence=plain(alive.sentence),
+        facts=tuple(_facts(told)),
+        default_grace=lock.default_grace if alive.verdict in _AT_WORK else 0.0,
+    )
 
 
 def _facts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -154,4 +172,5 @@ def _act(act: Act) -> ActRow:
 def _what(act: Act) -> str:
     if act.held_for is not None:
         return f"{plain(act.act)} {'after' if act.act == 'lapsed' else 'for'} {span(act.held_for)}"
-    return "asked to stop" if act.act == "stop" else "taken"
+    words = {"stop": "asked to stop", "force_release": "taken", "reset": "done work was reset"}
+    return words.get(act.act, plain(act.act))

@@ -58,10 +58,11 @@ def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     from celery_locks.integration.app import locks_of
     from celery_locks.store.admin_verbs import AdminVerbs
 
-    locks = locks_of(state.app)
-    verbs = AdminVerbs(locks.verbs)
+    # Celery does not say who sent the command: only the worker that carried it out is known.
     about = f"celery control at {state.hostname}", reason
     try:
+        locks = locks_of(state.app)
+        verbs = AdminVerbs(locks.verbs)
         freed = [
             holder.as_dict()
             for mine in locks.holders(name)

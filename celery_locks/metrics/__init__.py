@@ -7,8 +7,8 @@
 
 Instead of the port, for one answer for the whole fleet: ``celery -A proj locks metrics``,
 ``serve(app, port)`` in a process of yours, or, where metrics are served already,
-``prometheus_client.REGISTRY.register(LocksCollector(Locks.from_app(app)))``. No directory for
-multiprocess mode is needed.
+``prometheus_client.REGISTRY.register(LocksCollector(app))``. No directory for multiprocess mode is
+needed. A Prometheus on another machine needs ``host="0.0.0.0"``.
 
 The counts are of the whole prefix, not of one worker: every collector says the same. Scrape one of
 them, or take ``max`` instead of ``sum`` over several.
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
 from celery_locks.integration import lifecycle
+from celery_locks.integration.task import LockedTask
 from celery_locks.locks import Locks
 from celery_locks.metrics.recorder import Recorder
 
@@ -49,7 +50,8 @@ def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> 
     _unsubscribe = events.subscribe(_recorder)
     lifecycle.at_end_of_child(_settle)
     if port is not None:
-        from celery_locks.metrics import collector  # missing, it is missed here and not at night
+        # Now, so that a missing prometheus_client fails here and not when the worker is ready.
+        from celery_locks.metrics import collector
 
         lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
     return uninstall
@@ -69,6 +71,11 @@ def locks_of(where: Any) -> Locks:
     if isinstance(where, Locks):
         return where
     return Locks.from_url(where) if isinstance(where, str) else Locks.from_app(where)
+
+
+def locked_tasks(app: Any) -> list[str]:
+    """The names of the app's tasks that have a lock, as far as their modules are imported."""
+    return [task.name for task in app.tasks.values() if isinstance(task, LockedTask)]
 
 
 def _settle() -> None:

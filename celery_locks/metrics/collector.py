@@ -7,7 +7,7 @@ millisecond or two; nothing about them is sent but the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -21,7 +21,8 @@ from prometheus_client.registry import Collector
 
 from celery_locks.errors import LockError
 from celery_locks.locks import Locks
-from celery_locks.metrics import locks_of
+from celery_locks.loopback import is_loopback, is_loopback_header
+from celery_locks.metrics import locked_tasks, locks_of
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, INFINITY, sum_of
 from celery_locks.store.telemetry_verbs import Counts, Field, Tally, TelemetryVerbs
 
@@ -36,51 +37,73 @@ class Gauge(NamedTuple):
 
 
 _GAUGES = {
-    "held": Gauge("held", "Holders at work at this moment."),
-    "stale": Gauge("stale", "Of these, such as have not renewed for half of their ttl."),
-    "oldest": Gauge("oldest_hold_seconds", "How long the one that was first has had its lock."),
-    "queued": Gauge("queued", "Messages in the queue that have their lock already."),
-    "waiting": Gauge("waiting", "Those that wait in line for a lock."),
+    "held": Gauge("held", "Number of holders that have a lock now and are at work."),
+    "stale": Gauge("stale", "Number of holders that have not renewed for half of their ttl."),
+    "oldest": Gauge("oldest_hold_seconds", "Age of the oldest lock that is held now, in seconds."),
+    "queued": Gauge("queued", "Number of messages in the queue that already have their lock."),
+    "waiting": Gauge("waiting", "Number of callers that wait for a lock now."),
 }
-_UP = "Whether the lock server answered to this scrape."
+_UP = "1 if the lock server answered this scrape, else 0."
+# Names of tasks come from code, and are few; what a program calls itself may be anything.
+_MOST_TASKS = 1000
+_OTHER = "(other)"
 
 
 class LocksCollector(Collector):
-    """Register it once, in any process; it has no state of its own."""
+    """Register it once, in any process; it has no state of its own.
 
-    def __init__(self, locks: Locks) -> None:
-        self._locks = locks
+    ``where`` is as in ``install``. Of an app it knows the locked tasks, so that each has its
+    counters, with 0, before anything happened: ``increase()`` sees only what follows a first value.
+    """
+
+    def __init__(self, where: Any) -> None:
+        self._locks = locks_of(where)
+        self._app = None if isinstance(where, Locks | str) else where
 
     def collect(self) -> Iterator[Metric]:
         try:
-            counts, tally = read_counts(self._locks), read_tally(self._locks)
+            counts, tallies = read_counts(self._locks), read_tallies(self._locks)
         except LockError:
             yield GaugeMetricFamily(f"{PREFIX}up", _UP, 0)
             return
         yield GaugeMetricFamily(f"{PREFIX}up", _UP, 1)
-        yield from families(counts, tally)
+        yield from families(counts, tallies, locked_tasks(self._app) if self._app else ())
 
     def describe(self) -> Iterator[Metric]:
         """Asked for when it is registered: the names, without asking the server."""
         yield GaugeMetricFamily(f"{PREFIX}up", _UP)
-        yield from families({}, Tally(0, 0, 0.0, 0, 0))
+        yield from families({}, {})
 
 
-def exposition(locks: Locks) -> str:
-    """What Prometheus would read now."""
+def exposition(where: Any) -> str:
+    """What Prometheus would read now; ``where`` as in ``install``."""
     registry = CollectorRegistry()
-    registry.register(LocksCollector(locks))
+    registry.register(LocksCollector(where))
     return generate_latest(registry).decode()
 
 
 def serve(where: Any, port: int, host: str = "127.0.0.1") -> tuple[Any, Any]:
     """Answer to Prometheus in a thread of this process; ``where`` as in ``install``.
 
-    Returns the server and its thread; ``server.shutdown()`` ends it.
+    Returns the server and its thread; ``server.shutdown()`` ends it. On a loopback address only
+    requests for this machine's own names are answered.
     """
     registry = CollectorRegistry()
-    registry.register(LocksCollector(locks_of(where)))
-    return start_http_server(port, host, registry)
+    registry.register(LocksCollector(where))
+    server, thread = start_http_server(port, host, registry)
+    if is_loopback(host):
+        server.set_app(_for_this_machine(server.get_app()))
+    return server, thread
+
+
+def _for_this_machine(app: Any) -> Any:
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        if is_loopback_header(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"Served to this machine only: ask for it as localhost or 127.0.0.1.\n"]
+
+    return answer
 
 
 def serve_if_free(where: Any, port: int, host: str) -> None:
@@ -100,34 +123,41 @@ def read_counts(locks: Locks) -> Counts:
     return found
 
 
-def read_tally(locks: Locks) -> Tally:
-    """The locks of this moment, counted."""
-    verbs = TelemetryVerbs(locks.verbs)
-    total, cursor = locks.perform(verbs.tally())
+def read_tallies(locks: Locks) -> dict[str, Tally]:
+    """The locks of this moment, counted for each task; those of plain code under ""."""
+    verbs, found, cursor = TelemetryVerbs(locks.verbs), {"": Tally()}, "0:0"
     while cursor:
         page, cursor = locks.perform(verbs.tally(cursor))
-        total = total + page
-    assert isinstance(total, Tally)
-    return total
+        for task, tally in page:
+            name = task if task in found or len(found) < _MOST_TASKS else _OTHER
+            found[name] = found.get(name, Tally()) + tally
+    return found
 
 
-def families(counts: Counts, tally: Tally) -> Iterator[Metric]:
-    """Everything but ``up``."""
+def families(
+    counts: Counts, tallies: Mapping[str, Tally], tasks: Iterable[str] = ()
+) -> Iterator[Metric]:
+    """Everything but ``up``; of each task that is known, every counter and gauge."""
+    known = sorted({*tasks, *tallies, *(field.task for field in counts)})
     for series in COUNTERS:
-        yield _counter(series, counts)
+        yield _counter(series, counts, known)
     for series in HISTOGRAMS:
         yield _histogram(series, counts)
     for field, gauge in _GAUGES.items():
-        yield GaugeMetricFamily(PREFIX + gauge.name, gauge.help, getattr(tally, field))
+        family = GaugeMetricFamily(PREFIX + gauge.name, gauge.help, labels=["task"])
+        for task in known:
+            family.add_metric([task], getattr(tallies.get(task, Tally()), field))
+        yield family
 
 
-def _counter(series: str, counts: Counts) -> Metric:
+def _counter(series: str, counts: Counts, tasks: Sequence[str]) -> Metric:
     about = COUNTERS[series]
     labels = ["task", about.label] if about.label else ["task"]
     family = CounterMetricFamily(PREFIX + series, about.help, labels=labels)
-    for field, amount in sorted(counts.items()):
-        if field.series == series:
-            family.add_metric([field.task, field.label][: len(labels)], amount)
+    amounts = {Field(series, task, value): 0 for task in tasks for value in about.values}
+    amounts |= {field: amount for field, amount in counts.items() if field.series == series}
+    for field, amount in sorted(amounts.items()):
+        family.add_metric([field.task, field.label][: len(labels)], amount)
     return family
 
 

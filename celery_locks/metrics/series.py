@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from celery_locks.events import LockEvent
 from celery_locks.lease import NO_LONGER_THERE
 from celery_locks.model import QUEUED_TOKEN
+from celery_locks.options import OnConflict, OnPublish
 from celery_locks.store.telemetry_verbs import Field
 
 
 class Counter(NamedTuple):
-    """A counter by task, and by one further label if it has one."""
+    """A counter by task, and by one further label if it has one, with these values."""
 
     help: str
     label: str = ""
+    values: tuple[str, ...] = ("",)
 
 
 class Histogram(NamedTuple):
@@ -31,27 +33,39 @@ class Histogram(NamedTuple):
 
 
 COUNTERS = {
-    "acquired": Counter("Locks that were acquired."),
-    "conflicts": Counter("Locks that were asked for in vain.", "policy"),
-    "lost": Counter("Leases that ended while their holder was at work.", "reason"),
-    "freed": Counter("Locks of processes that died holding them, freed by their worker."),
-    "renew_failures": Counter("Times that the renewal of a lease began to fail."),
-    "unavailable": Counter("Times that the lock server gave no answer to who asked for a lock."),
-    "unlocked": Counter("Tasks that ran, or were published, without their lock."),
-    "skipped": Counter("Tasks that did not run because their lock was busy."),
-    "requeued": Counter("Tasks that were put back into the queue to try again."),
-    "already_done": Counter("Calls whose work had been done before."),
-    "enqueued": Counter("Messages that took their lock when they were published."),
-    "duplicates": Counter("Calls that found their like queued or running.", "decision"),
+    "acquired": Counter("Number of locks that were acquired."),
+    "conflicts": Counter(
+        "Number of times that a lock was busy when it was asked for.",
+        "policy",
+        get_args(OnConflict),
+    ),
+    "lost": Counter(
+        "Number of locks that were lost while their holder was still at work.",
+        "reason",
+        ("revoked", "gone", "late"),
+    ),
+    "freed": Counter("Number of locks of killed processes that their worker released."),
+    "renew_failures": Counter("Number of times that the renewal of a lock began to fail."),
+    "unavailable": Counter("Number of times that the lock server did not answer a request."),
+    "unlocked": Counter("Number of tasks that ran or were published without their lock."),
+    "skipped": Counter("Number of tasks that did not run because their lock was busy."),
+    "requeued": Counter("Number of times that a task was put back into the queue."),
+    "already_done": Counter("Number of calls whose work had been done before."),
+    "enqueued": Counter("Number of messages that acquired their lock when they were published."),
+    "duplicates": Counter(
+        "Number of calls that were published while the same call was queued or running.",
+        "decision",
+        get_args(OnPublish),
+    ),
 }
 
 HISTOGRAMS = {
     "wait": Histogram(
-        "Seconds from asking for a lock to having it.",
+        "Seconds from asking for a lock to acquiring it.",
         (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
     ),
     "hold": Histogram(
-        "Seconds from having a lock to giving it back.",
+        "Seconds from acquiring a lock to releasing it.",
         (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400),
     ),
 }

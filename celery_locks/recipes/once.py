@@ -231,13 +231,19 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
 
 
 @overload
-def reset(locks: Locks, key: str) -> bool: ...
+def reset(locks: Locks, key: str, *, by: str = "", reason: str = "") -> bool: ...
 @overload
-def reset(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
-def reset(locks: Locks | AsyncLocks, key: str) -> Any:
-    """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it."""
+def reset(locks: AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Awaitable[bool]: ...
+def reset(locks: Locks | AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Any:
+    """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it.
+
+    With ``by`` it goes into the history (``admin.history``), with the ``reason``.
+    ``admin.reset_done`` is the same for operators and always does.
+    """
     check_key("reset", key)
-    call = RecipeVerbs(locks.verbs).reset(key, f"o:{key}", new_token())
+    if reason and not by:
+        raise LockUsageError("reset: give by= too, or the reason is not recorded")
+    call = RecipeVerbs(locks.verbs).reset(key, f"o:{key}", new_token(), by, reason)
 
     def flow() -> Flow[bool]:
         was_marked: bool = yield call

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from celery_locks.model import Act, Holder
+from celery_locks.model import Act, Holder, history_text
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.reading import act_of, holders_of
@@ -26,6 +26,13 @@ class Trimmed(NamedTuple):
 
     cursor: str
     entries: int
+
+
+class HistoryPage(NamedTuple):
+    """Acts, the latest first; the next page is from before the id ``before``, "" at the end."""
+
+    acts: list[Act]
+    before: str
 
 
 class AdminVerbs:
@@ -45,7 +52,7 @@ class AdminVerbs:
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, by, why, question)
+        args = (name, token, history_text("by", by), history_text("reason", why), question)
         return Call(scripts.FORCE_RELEASE, self._verbs.root(name), args, parse, CALL_LIMIT)
 
     def history(
@@ -55,10 +62,11 @@ class AdminVerbs:
         size: int = HISTORY_PAGE,
         of: Literal["log", "past"] = "log",
     ) -> Call:
-        """Answers with the ``Act``s of one shard, the latest first, from before the id given."""
+        """Answers with a ``HistoryPage`` of one shard, from before the id given."""
 
-        def parse(reply: Any) -> list[Act]:
-            return [act_of(identifier, fields) for identifier, fields in reply]
+        def parse(reply: Any) -> HistoryPage:
+            acts = [act_of(identifier, fields) for identifier, fields in reply[1:]]
+            return HistoryPage(acts, acts[-1].id if reply[0] and acts else "")
 
         args = (f"({before}" if before else "+", size, of)
         return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from celery_locks.model import history_text
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
 from celery_locks.store.resp import Arg
@@ -55,8 +56,8 @@ class RecipeVerbs:
         return Call(_GET, f"{self.root(name)}{mark}", (), _text, CALL_LIMIT)
 
     def reset(self, name: str, mark: str, question: str, by: str = "", why: str = "") -> Call:
-        """Answers whether there was one; goes into the log if it is said ``by`` whom."""
-        args = (mark, question, by, why, name)
+        """Answers whether there was one; goes into the history if it is said by whom."""
+        args = (mark, question, name, history_text("by", by), history_text("reason", why))
         return Call(scripts.RESET, self.root(name), args, _truth, CALL_LIMIT)
 
     def done_page(self, cursor: str = "", size: int = PAGE) -> Call:

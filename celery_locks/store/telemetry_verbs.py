@@ -36,13 +36,13 @@ Counts = Mapping[Field, int]
 
 
 class Tally(NamedTuple):
-    """The locks of a page, counted; ``oldest`` is the longest hold in seconds."""
+    """The locks of a task, counted; ``oldest`` is the longest hold in seconds."""
 
-    held: int
-    stale: int
-    oldest: float
-    queued: int
-    waiting: int
+    held: int = 0
+    stale: int = 0
+    oldest: float = 0.0
+    queued: int = 0
+    waiting: int = 0
 
     def __add__(self, other: object) -> Tally:
         assert isinstance(other, Tally)
@@ -84,16 +84,22 @@ class TelemetryVerbs:
         return Call(_HSCAN, f"{self._root}metrics", args, parse, CALL_LIMIT)
 
     def tally(self, cursor: str = "") -> Call:
-        """A page of the locks: answers with (``Tally``, next cursor, "" at the end)."""
+        """A page of the locks: answers with ([task, ``Tally``]…, next cursor, "" at the end)."""
         shard, _, inner = (cursor or "0:0").partition(":")
 
-        def parse(reply: Any) -> tuple[Tally, str]:
-            held, stale, oldest, queued, waiting = reply[1:]
+        def parse(reply: Any) -> tuple[list[tuple[str, Tally]], str]:
             following = self._verbs.following(int(shard), reply[0].decode())
-            return Tally(held, stale, oldest / 1000, queued, waiting), following
+            return [_task_tally(*reply[i : i + 6]) for i in range(1, len(reply), 6)], following
 
         root = self._verbs.roots[int(shard)]
         return Call(scripts.TALLY, root, (inner, _TALLY_PAGE), parse, CALL_LIMIT)
+
+
+def _task_tally(
+    task: bytes, held: int, stale: int, oldest: int, queued: int, waiting: int
+) -> tuple[str, Tally]:
+    name = _plain(task.decode(errors="replace"))
+    return name, Tally(held, stale, oldest / 1000, queued, waiting)
 
 
 def _plain(part: str) -> str:

@@ -20,6 +20,7 @@ from celery_locks.model import (
     LockInfo,
     LockSpec,
     Revocation,
+    history_text,
 )
 from celery_locks.store import scripts
 from celery_locks.store.base import Call
@@ -255,7 +256,7 @@ class Verbs:
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, by, why, question)
+        args = (name, token, history_text("by", by), history_text("reason", why), question)
         return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
 
     def info(self, name: str) -> Call:

@@ -18,6 +18,8 @@ ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
 SUSPECT = "suspect"
 _PAST = 50
 _LOOK_FOR = 5.0
+# A request waits as long as the grace, and keeps a thread busy.
+LONGEST_GRACE = 60.0
 
 
 def me(site: Site, asked: Asked) -> dict[str, Any]:
@@ -128,10 +130,11 @@ def release(site: Site, asked: Asked) -> dict[str, Any]:
     name, token = asked["name"], asked["token"]
     if not any(token in (None, holder.token) for holder in site.locks.holders(name)):
         raise _nobody(name, token)
-    how = {word: asked[word] for word in ("reason", "by", "grace")}
-    freed = admin.force_release(site.locks, name, token, **how)
+    grace = _grace(site, name, asked)
+    how = {word: asked[word] for word in ("reason", "by")}
+    freed = admin.force_release(site.locks, name, token, grace=grace, **how)
     site.snapshot.look_again([name])
-    if not freed and not asked["grace"]:
+    if not freed and not grace:
         raise _nobody(name, token)
     return {"freed": [holder.as_dict() for holder in freed]}
 
@@ -148,6 +151,21 @@ def release_many(site: Site, asked: Asked) -> dict[str, Any]:
         "unknown": [target._asdict() for target in done.unknown],
         "trouble": done.trouble,
     }
+
+
+def _grace(site: Site, name: str, asked: Asked) -> float:
+    """The seconds asked for, or the lock's default where that is null."""
+    if asked["grace"] is not None:
+        return float(asked["grace"])
+    lock = site.locks.info(name)
+    grace = lock.default_grace if lock else 0.0
+    if grace > LONGEST_GRACE:
+        raise Refusal(
+            400,
+            f"The holder of lock {name!r} needs up to {grace:g} s to stop, and a request may take "
+            f"{LONGEST_GRACE:g} s: ask it to stop first, and release the lock later.",
+        )
+    return grace
 
 
 def stop(site: Site, asked: Asked) -> dict[str, Any]:
@@ -218,11 +236,14 @@ def release_task(site: Site, asked: Asked) -> dict[str, Any]:
     held = list(_locks_of(site, site.snapshot.fresh(), task_id))
     if not held:
         raise Refusal(404, f"Task {task_id!r} holds no lock.")
-    how = {word: asked[word] for word in ("reason", "by", "grace")}
+    how = {word: asked[word] for word in ("reason", "by")}
+    graces = {lock.name: _grace(site, lock.name, asked) for lock, _ in held}
     freed = [
         _row(lock, taken)
         for lock, holder in held
-        for taken in admin.force_release(site.locks, lock.name, holder.token, **how)
+        for taken in admin.force_release(
+            site.locks, lock.name, holder.token, grace=graces[lock.name], **how
+        )
     ]
     site.snapshot.look_again({lock.name for lock, _ in held})
     return {"task_id": task_id, "freed": freed}

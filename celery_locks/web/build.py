@@ -16,11 +16,12 @@ from starlette.routing import Route
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.locks import Locks
+from celery_locks.web.addresses import address_of, network_of
 from celery_locks.web.credentials import Authorize, Door, Visitor, opened
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
 from celery_locks.web.fields import Asked, from_body, from_query
-from celery_locks.web.guard import Guard, address_of
-from celery_locks.web.limits import RequestLimit, body_of, in_thread
+from celery_locks.web.guard import Guard, mount_path
+from celery_locks.web.limits import Kind, RequestLimit, body_of, in_slow_thread, in_thread
 from celery_locks.web.openapi import described
 from celery_locks.web.pages import page_routes
 from celery_locks.web.replies import Refusal, refused, reply
@@ -54,18 +55,21 @@ def create_app(
     authorize: Authorize | None = None,
     open_to_all: bool = False,
     requests_per_minute: int = 600,
-    loopback_only: bool = False,
+    loopback_only: bool | None = None,
 ) -> Starlette:
     """The locks of a Celery app, or of ``Locks``, as a page and REST; an ASGI app to be mounted.
 
     Who may ask is said by keys (headers ``X-API-Key`` or ``Authorization: Bearer``), by
-    ``authorize``, which gets the request and says "read", "write" or None, or with
-    ``open_to_all=True`` by nobody. ``requests_per_minute`` are those of one address.
-    With ``loopback_only`` requests for other hosts than this machine are refused.
+    ``authorize``, or with ``open_to_all=True`` by nobody. ``authorize`` gets the request and
+    returns "read", "write" or None, or the role and the user's name, ``("write", "ann")``, which
+    then goes into the history. ``requests_per_minute`` are those of one address.
+    With ``loopback_only`` requests for other hosts than this machine are refused, so that a
+    foreign site cannot lead a browser here (DNS rebinding); the default is ``open_to_all``.
     """
     door = opened(read_keys, write_keys, authorize, open_to_all)
     site = _site_of(source)
     limit = RequestLimit(requests_per_minute)
+    loopback_only = open_to_all if loopback_only is None else loopback_only
     guard = Middleware(Guard, limit=limit, loopback_only=loopback_only)
     app = Starlette(
         routes=[
@@ -93,7 +97,7 @@ def _site_of(source: Any) -> Site:
 
 def _description(door: Door) -> Handler:
     async def describe(request: Request) -> Response:
-        return reply(described(ENDPOINTS, door, request.scope.get("root_path", "")))
+        return reply(described(ENDPOINTS, door, mount_path(request.scope.get("root_path", ""))))
 
     return describe
 
@@ -103,12 +107,20 @@ def _route(site: Site, door: Door, endpoint: Endpoint) -> Route:
         try:
             visitor = await door.admit(request, endpoint.method)
             asked = await _asked(endpoint, request, visitor)
-            return reply(await in_thread(endpoint.method, endpoint.run, site, asked))
+            caller = f"{visitor.name} {network_of(request.scope)}"
+            return reply(await _run(endpoint, site, asked, caller))
         except Exception as error:  # noqa: BLE001 (an answer is a sentence, never a traceback)
             return refused(_as_refusal(error, endpoint))
 
     path = endpoint.path.replace("}", f":{_ANYTHING}}}")
     return Route(path, handle, methods=[endpoint.method])
+
+
+async def _run(endpoint: Endpoint, site: Site, asked: Asked, caller: str) -> dict[str, Any]:
+    if endpoint.is_slow:
+        return await in_slow_thread(caller, endpoint.run, site, asked)
+    kind: Kind = "change" if endpoint.method == "POST" else "quick"
+    return await in_thread(kind, endpoint.run, site, asked)
 
 
 async def _asked(endpoint: Endpoint, request: Request, visitor: Visitor) -> Asked:
@@ -132,9 +144,10 @@ def _check_content_type(request: Request) -> None:
 
 
 def _signed(by: str, request: Request, visitor: Visitor) -> str:
-    """For the record: what is said, and what is known."""
-    key = f" with {visitor.key}" if visitor.key else ""
-    return f"{by or 'somebody'} over the web from {address_of(request.scope)}{key}"
+    """For the record: what is known of the caller first, what only the caller says last."""
+    claimed = f", claimed name {by!r}" if by else ""
+    who = visitor.name or "somebody"
+    return f"{who} over the web from {address_of(request.scope)}{claimed}"
 
 
 def _as_refusal(error: Exception, endpoint: Endpoint) -> Refusal:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
@@ -19,21 +18,26 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from celery_locks.errors import LockUsageError
+from celery_locks.loopback import is_loopback_header
 from celery_locks.web.limits import in_thread
 from celery_locks.web.replies import Refusal
 
 Role = Literal["read", "write"]
-Authorize = Callable[[Request], Role | Awaitable[Role | None] | None]
+# A role, or a role and the name of who has it.
+Verdict = Role | tuple[Role, str] | None
+Authorize = Callable[[Request], Verdict | Awaitable[Verdict]]
 KEY_HEADER = "X-API-Key"
 OURS = "X-Celery-Locks"
+_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who asks: what they may do, and by which key if they have shown one."""
+    """Who asks: what they may do, and the name of their key or login, as far as it is verified."""
 
     role: Role
-    key: str = ""
+    name: str = ""
+    has_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Door:
             raise Refusal(401, f"This needs a credential.{how}", {"WWW-Authenticate": "Bearer"})
         if method == "POST" and visitor.role != "write":
             raise Refusal(403, "This credential may only look; changing needs one that may write.")
-        if method == "POST" and not visitor.key:
+        if method == "POST" and not visitor.has_key:
             check_same_origin(request)
         return visitor
 
@@ -115,7 +119,7 @@ def _keys(keys: Sequence[str], role: Role) -> list[_Key]:
         if not isinstance(key, str) or not key.strip() or key != key.strip():
             raise LockUsageError(f"a key in {role}_keys is empty, no text, or has space around it")
     return [
-        _Key(_digest(key.encode()), Visitor(role, f"{role} key {number}"))
+        _Key(_digest(key.encode()), Visitor(role, f"{role} key {number}", has_key=True))
         for number, key in enumerate(keys, 1)
     ]
 
@@ -135,14 +139,22 @@ def _shown_key(request: Request) -> bytes | None:
 
 async def _asked(authorize: Authorize, request: Request) -> Visitor | None:
     if iscoroutinefunction(authorize):
-        role = await authorize(request)
+        verdict = await authorize(request)
     else:
-        role = await in_thread("GET", authorize, request)
-        if isawaitable(role):
-            role = await role
-    if role not in (None, *get_args(Role)):
-        raise TypeError(f"authorize said {role!r}; it must say 'read', 'write' or None")
-    return Visitor(role) if role else None
+        verdict = await in_thread("quick", authorize, request)
+        if isawaitable(verdict):
+            verdict = await verdict
+    role, name = verdict if isinstance(verdict, tuple) and len(verdict) == 2 else (verdict, "")
+    if role not in (None, *get_args(Role)) or not isinstance(name, str):
+        raise TypeError(
+            f"authorize returned {verdict!r}; it must return 'read', 'write', None or "
+            "(role, name of the user)"
+        )
+    return Visitor(role, f"user {_storable(name)!r}" if name else "") if role else None
+
+
+def _storable(name: str) -> str:
+    return name[:_NAME_LENGTH].encode(errors="replace").decode()
 
 
 def check_same_origin(request: Request) -> None:
@@ -155,25 +167,19 @@ def check_same_origin(request: Request) -> None:
     if site is not None:
         is_foreign = site not in ("same-origin", "none")
     else:
-        is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+        is_foreign = origin is not None and _host_of(origin) != request.headers.get("Host")
     if is_foreign:
         raise Refusal(403, "A change must come from this very site; this one came from another.")
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
+def _host_of(origin: str) -> str | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return None
 
 
 def check_loopback_host(host: str) -> None:
     """A foreign name that was made to lead here (DNS rebinding) must not be taken for ours."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    if not is_loopback_header(host):
         raise Refusal(403, "It is open to this machine only: ask for it as localhost or 127.0.0.1.")

@@ -20,6 +20,7 @@ class Endpoint:
 
     The fields of a GET are parameters and those of a POST are in the body, but for those that are
     in the path. ``answer`` names its schema; ``refusals`` are statuses beyond everybody's.
+    ``is_slow``: it asks workers, or reads more than one lock or the shared list.
     """
 
     method: Literal["GET", "POST"]
@@ -29,6 +30,7 @@ class Endpoint:
     answer: str
     fields: tuple[Field, ...] = ()
     refusals: tuple[int, ...] = ()
+    is_slow: bool = False
 
     @property
     def in_path(self) -> tuple[Field, ...]:
@@ -52,10 +54,11 @@ _BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
 _GRACE = Field(
     "grace",
     "number",
-    "Ask the holder to stop first, and give it so many seconds.",
+    "Ask the holder to stop first, and give it so many seconds; null: the lock's default_grace.",
     default=0,
     least=0,
-    most=60,
+    most=answers.LONGEST_GRACE,
+    or_null=True,
 )
 
 
@@ -121,6 +124,7 @@ _SWEPT = (
     _BY,
 )
 _SUBJECT = Field("subject", "name", "A lock's name or a task's id.", required=True)
+_GRACE_FOR_ALL = "Ask the holders to stop first, and give all of them so many seconds."
 _HOLDERS = HoldersField("holders", "text", "Whom to take locks from.", required=True)
 _KEY = Field("key", "name", "The key that the work was done for.", required=True)
 _OF_LOCK = _name("The lock's name.", required=True)
@@ -136,6 +140,7 @@ ENDPOINTS = (
         "Detail",
         (_OF_LOCK,),
         (404,),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -144,6 +149,7 @@ ENDPOINTS = (
         answers.why,
         "Why",
         (_SUBJECT,),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -152,6 +158,7 @@ ENDPOINTS = (
         answers.history,
         "History",
         (_name("The lock's name; all if not said."), _limit(100, 1000), _ONLY_ACTS),
+        is_slow=True,
     ),
     Endpoint(
         "GET",
@@ -160,8 +167,16 @@ ENDPOINTS = (
         answers.stale,
         "StaleLocks",
         (_HELD_FOR, _TIMES_USUAL, _QUEUED_FOR),
+        is_slow=True,
     ),
-    Endpoint("GET", "/api/v1/locks/check", "What is set up wrongly.", answers.check, "Findings"),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/check",
+        "What is set up wrongly.",
+        answers.check,
+        "Findings",
+        is_slow=True,
+    ),
     Endpoint(
         "GET",
         "/api/v1/locks/done",
@@ -172,6 +187,7 @@ ENDPOINTS = (
             Field("glob", "text", "Of keys: * is any text, ? any one character.", most=_LONGEST),
             _limit(100, 1000),
         ),
+        is_slow=True,
     ),
     Endpoint(
         "POST",
@@ -197,7 +213,12 @@ ENDPOINTS = (
         "Take locks from the holders named, and from nobody who came after them.",
         answers.release_many,
         "FreedMany",
-        (_HOLDERS, replace(_REASON, required=True, default=None, least=1), _BY, _GRACE),
+        (
+            _HOLDERS,
+            replace(_REASON, required=True, default=None, least=1),
+            _BY,
+            replace(_GRACE, about=_GRACE_FOR_ALL, or_null=False),
+        ),
     ),
     Endpoint(
         "POST",

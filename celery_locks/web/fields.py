@@ -34,6 +34,7 @@ class Field:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    or_null: bool = False
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -47,6 +48,8 @@ class Field:
             said = {"type": _TYPES[self.kind], **{k: v for k, v in bounds if v is not None}}
         if self.choices:
             said["enum"] = list(self.choices)
+        if self.or_null:
+            said["type"] = [said["type"], "null"]
         if self.default is not None:
             said["default"] = self.default
         return said
@@ -65,6 +68,8 @@ class Field:
         if self.kind == "name":
             check_name(value)
             return value
+        if value is None and self.or_null:
+            return None
         if not self._is_right(value):
             raise Refusal(400, f"{self.name} must be {self._allowed}, not {_shown(value)}.")
         return value
@@ -76,7 +81,9 @@ class Field:
             return isinstance(value, str) and _has_utf8(value) and self._fits(len(value), value)
         types = int if self.kind == "whole" else int | float
         is_number = isinstance(value, types) and not isinstance(value, bool)
-        return is_number and math.isfinite(value) and self._fits(value, value)
+        # An int may be beyond every float; a comparison takes it all the same.
+        is_finite = isinstance(value, int) or (is_number and math.isfinite(value))
+        return is_number and is_finite and self._fits(value, value)
 
     def _fits(self, size: float, value: Any) -> bool:
         if self.choices and value not in self.choices:

@@ -8,14 +8,16 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from celery_locks.web.addresses import network_of
 from celery_locks.web.credentials import check_loopback_host
 from celery_locks.web.limits import RequestLimit
 from celery_locks.web.replies import HEADERS, NO_STORE, Refusal, refused
 
 
-def address_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return client[0] if client else "an unknown address"
+def mount_path(root: str) -> str:
+    """Where the app is mounted, as a path on this very site: ``//evil.example`` is another one."""
+    inside = root.strip("/")
+    return f"/{quote(inside)}" if inside else ""
 
 
 class Guard:
@@ -46,11 +48,11 @@ class Guard:
         try:
             if self._loopback_only:
                 check_loopback_host(Headers(scope=scope).get("Host", ""))
-            self._limit.count(address_of(scope))
+            self._limit.count(network_of(scope))
         except Refusal as refusal:
             return refused(refusal)
         root = scope.get("root_path", "")
         if scope["path"] in ("", root) and scope["path"] != "/":
             # The page's addresses are relative to the folder it is in.
-            return RedirectResponse(quote(root) + "/")
+            return RedirectResponse(mount_path(root) + "/")
         return None

@@ -50,6 +50,7 @@ _HOLDER = {
 _LOCK = {
     "name": _TEXT,
     "limit": _WHOLE,
+    "default_grace": _NUMBER,
     "holders": _list_of(_ref("Holder")),
     "waiters": _list_of(_ref("Holder")),
     "remaining": _NUMBER,

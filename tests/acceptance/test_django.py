@@ -155,6 +155,31 @@ def test_lock_says_who_and_whether_it_lives(site: str, rig: Rig, name: str) -> N
     assert "1 bill id-waiter w@two" in seen.text
 
 
+def test_release_asks_whether_the_holder_lives(rolf: Visitor, rig: Rig, name: str) -> None:
+    """The one moment at which one wants to know; also when the form comes back with an error."""
+    with rig.worker("-n", "one@%h"):
+        result = rig.task("work").delay(name, name)
+        pid = rig.wait_started(result)["pid"]
+        [holder] = rig.locks.holders(name)
+        form = f"{RELEASE}?name={name}&token={holder.token}"
+
+        def shown() -> Any:
+            """A worker on a busy machine may answer too late the first time."""
+            page = rolf.get(form)
+            return page if f"is alive and runs it in pid {pid}." in page.text else None
+
+        page = wait_until(shown, PATIENCE, what="the worker's answer")
+        again = rolf.post(form, reason="", grace="0")
+        rig.open(name)
+        result.get(timeout=PATIENCE)
+    assert "This field is required." in again.text
+    assert "Celery was not asked" not in page.text + again.text
+    # A ttl of 30 s: it learns of it within 10 s, and has five more to end.
+    assert "This holder needs up to 15 s to stop." in page.text
+    assert 'value="15.0"' in page.html
+    assert "replaced" not in page.text.lower()
+
+
 def test_viewer_may_not_release(site: str, rig: Rig, name: str) -> None:
     take(rig, name, name)
     vera = Visitor(site, "vera")

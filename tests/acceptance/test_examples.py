@@ -25,7 +25,7 @@ SENTENCES = {
         "GET /api/v1/tasks/locks: task_lock:42, nightly report[42] on scheduler-1",
         "GET /api/v1/tasks/42/lock: locked True",
         "POST /api/v1/tasks/42/release-lock: freed task_lock:42",
-        "by ann over the web from 127.0.0.1 with write key 1, because stuck",
+        "by write key 1 over the web from 127.0.0.1, claimed name 'ann', because stuck",
     ],
     "request_binding": ["1 job, 1 created it", "leaves no binding", "(False, 'job-0')"],
     "message_absorption": ["is killed -9 in the middle", "60 messages remembered, 0 lost, 0 twice"],

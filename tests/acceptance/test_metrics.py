@@ -70,6 +70,9 @@ class Watched:
     def __getitem__(self, sample: tuple[str, ...]) -> float:
         return scrape(self._port).get(sample, 0.0) - self._before.get(sample, 0.0)
 
+    def scraped(self) -> Samples:
+        return scrape(self._port)
+
     def wait(self, change: float, *sample: str) -> None:
         """Or more: what a test before this one did may be sent only now."""
 
@@ -86,10 +89,12 @@ def watched(rig: Rig, port: int) -> Watched:
 
 def test_scrape_has_what_the_children_did(rig: Rig, watched: Watched) -> None:
     """Children acquire and are never scraped; what they count must reach who is."""
+    # A task of the app that never ran has its counters all the same.
+    assert watched.scraped()["lost_total", "gone", "stubborn"] == 0
     work = rig.task("work")
     first = work.delay("metric", "metric-gate")
     rig.wait_started(first)
-    watched.wait(1, "held")
+    watched.wait(1, "held", "work")
     assert work.delay("metric").get(timeout=PATIENCE)["skipped"]
     watched.wait(1, "skipped_total", "work")
     watched.wait(1, "conflicts_total", "skip", "work")
@@ -99,7 +104,7 @@ def test_scrape_has_what_the_children_did(rig: Rig, watched: Watched) -> None:
     watched.wait(1, "hold_seconds_count", "work")
     assert watched["acquired_total", "work"] == 1
     assert watched["wait_seconds_bucket", "+Inf", "work"] == 1
-    watched.wait(0, "held")
+    watched.wait(0, "held", "work")
 
 
 def test_killed_child_is_counted_by_its_parent(rig: Rig, watched: Watched) -> None:

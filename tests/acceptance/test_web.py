@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from celery_locks import admin
 from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import idempotent
 from celery_locks.web import create_app
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.waiting import wait_until
-from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask, error_of
+from tests.support.web import MAY_READ, MAY_WRITE, OURS, READ, WRITE, ask, error_of
 
 _numbers = itertools.count()
 HOSTILE = (
@@ -132,7 +133,7 @@ def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> Non
     assert (held["locked"], held["locks"]) == (False, [])
     [act] = get(app, "locks/history", name=key, only_acts="true")["acts"]
     assert (act["act"], act["why"]) == ("force_release", "it hangs")
-    assert act["by"] == "ann over the web from 10.0.0.7 with write key 1"
+    assert act["by"] == "write key 1 over the web from 10.0.0.7, claimed name 'ann'"
     assert act["holders"][0]["task_id"] == result.id
     sentence = post(app, f"tasks/{result.id}/release-lock", 404)
     assert sentence == f"Task '{result.id}' holds no lock."
@@ -210,9 +211,48 @@ def test_done_work_is_listed_and_reset(rig: Rig, app: Any) -> None:
     done(7)
     [work] = get(app, "locks/done")["done"]
     assert work["key"] == "paid:7"
-    assert post(app, "locks/done/reset", key="paid:7") == {"key": "paid:7", "reset": True}
+    said = post(app, "locks/done/reset", key="paid:7", by="ann", reason="paid the wrong one")
+    assert said == {"key": "paid:7", "reset": True}
     sentence = post(app, "locks/done/reset", 404, key="paid:7")
     assert sentence == "No work is marked as done for 'paid:7'."
+    [act] = get(app, "locks/history", name="paid:7", only_acts="true")["acts"]
+    assert (act["act"], act["why"]) == ("reset", "paid the wrong one")
+    assert act["by"] == "write key 1 over the web from 10.0.0.7, claimed name 'ann'"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "who"),
+    [
+        (("write", "bob"), "user 'bob' over the web from 10.0.0.7, claimed name 'ceo'"),
+        (("write", "b\ud800"), "user 'b?' over the web from 10.0.0.7, claimed name 'ceo'"),
+        ("write", "somebody over the web from 10.0.0.7, claimed name 'ceo'"),
+    ],
+)
+def test_history_tells_the_verified_name_from_the_claimed(
+    rig: Rig, key: str, verdict: Any, who: str
+) -> None:
+    """With a login of the host application anybody may claim to be the ceo; the login counts."""
+    app = create_app(rig.locks, authorize=lambda request: verdict)
+    take(rig, key)
+    body = {"name": key, "by": "ceo", "reason": "x" * 500}
+    answer = ask(app, "POST", "/api/v1/locks/release", json=body, headers=OURS)
+    assert answer.status_code == 200, answer.text
+    [act] = admin.history(rig.locks, key, only_acts=True)
+    assert act.by == who
+
+
+def test_default_grace_exceeds_what_the_holder_needs_to_notice(
+    rig: Rig, plain: Any, key: str
+) -> None:
+    """The page shows it per lock; null asks for it, and what no request can wait for is refused."""
+    take(rig, key)  # a ttl of 600 s
+    wait_listed(plain, key)
+    assert get(plain, "locks/info", name=key)["default_grace"] == 205
+    [lock] = get(plain, "locks", glob=key)["locks"]
+    assert lock["default_grace"] == 205
+    sentence = post(plain, "locks/release", 400, name=key, grace=None)
+    assert "needs up to 205 s to stop" in sentence
+    assert rig.locks.holders(key)
 
 
 def test_sweep_needs_an_app(plain: Any) -> None:
@@ -236,8 +276,10 @@ def environment(rig: Rig, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def served(rig: Rig, *arguments: str, alone: bool = True, **more: str) -> Iterator[str]:
-    """The address where ``celery-locks web`` serves; it ends by Ctrl-C, without a word."""
+def served(
+    rig: Rig, *arguments: str, alone: bool = True, warning: str = "", **more: str
+) -> Iterator[str]:
+    """The address where ``celery-locks web`` serves; it ends by Ctrl-C, with no other word."""
     process = subprocess.Popen(
         command(rig, "--port", "0", *arguments, alone=alone),
         env=environment(rig, **more),
@@ -252,7 +294,8 @@ def served(rig: Rig, *arguments: str, alone: bool = True, **more: str) -> Iterat
         assert address, line + process.communicate(timeout=PATIENCE)[1]
         yield address.group()
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE)[1] == ""
+        said = process.communicate(timeout=PATIENCE)[1]
+        assert said.startswith(warning) if warning else said == ""
         assert process.returncode == 0
     finally:
         process.kill()
@@ -297,9 +340,63 @@ def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
         assert status == 200
 
 
+def release(address: str, name: str, **headers: str) -> None:
+    answer = httpx.post(
+        f"{address}api/v1/locks/release",
+        json={"name": name},
+        headers={**MAY_WRITE, **headers},
+        timeout=PATIENCE,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forwarded", "known_as"),
+    [
+        ([], "203.0.113.9", "127.0.0.1"),
+        (["--behind-proxy", "10.0.0.0/8"], "203.0.113.9", "127.0.0.1"),
+        (["--behind-proxy", "127.0.0.1"], "6.6.6.6, 203.0.113.9", "203.0.113.9"),
+        (["--behind-proxy", "127.0.0.1"], "the CTO's", "an unknown address"),
+    ],
+)
+def test_command_believes_only_a_proxy_that_was_named(
+    rig: Rig, key: str, arguments: list[str], forwarded: str, known_as: str
+) -> None:
+    """Else every caller on this machine signs with any address, and is limited by none."""
+    take(rig, key)
+    with served(rig, *arguments, CELERY_LOCKS_WRITE_KEYS=WRITE) as address:
+        release(address, key, **{"X-Forwarded-For": forwarded})
+    [act] = admin.history(rig.locks, key, only_acts=True)
+    assert act.by == f"write key 1 over the web from {known_as}"
+
+
+def test_command_limits_who_forges_addresses(rig: Rig) -> None:
+    """700 guesses at a key, each with another address in the header, are too many."""
+    with (
+        served(rig, CELERY_LOCKS_READ_KEYS=READ) as address,
+        httpx.Client(base_url=address, timeout=PATIENCE) as client,
+    ):
+        statuses = [
+            client.get("api/v1/me", headers={"X-Forwarded-For": f"10.1.{n // 250}.{n % 250}"})
+            for n in range(700)
+        ]
+    # A minute may end in between, and the count begins again.
+    assert 429 in {answer.status_code for answer in statuses}
+
+
+def test_command_warns_of_keys_over_http(rig: Rig) -> None:
+    keys = {"CELERY_LOCKS_READ_KEYS": READ}
+    warning = "Warning: the keys travel unencrypted over http"
+    with served(rig, "--host", "0.0.0.0", warning=warning, **keys) as address:
+        assert fetched(address.replace("0.0.0.0", "127.0.0.1"))[0] == 200
+    with served(rig, "--host", "0.0.0.0", "--behind-proxy", "10.0.0.1", **keys):
+        pass  # it would complain of a word on stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--behind-proxy", "*"], "does not appear to be an IPv4 or IPv6 network"),
         ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
         (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
         (

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from celery_locks import ForeignData, Holder, LeaseLost, admin
+from celery_locks import ForeignData, Holder, LeaseLost, admin, recipes
 from celery_locks.model import LockSpec
+from celery_locks.recipes import idempotent
 from celery_locks.store.admin_verbs import AdminVerbs
+from celery_locks.store.recipe_verbs import RecipeVerbs
 from celery_locks.store.verbs import PAGE
 from tests.contract.faces import Face
 from tests.contract.places import Place
@@ -215,3 +217,58 @@ def test_force_release_is_refused_where_it_cannot_be_recorded(face: Face, place:
     with pytest.raises(ForeignData):
         admin.force_release(place.locks(), "a")
     assert face.is_locked("a")
+
+
+def test_reset_of_done_work_leaves_a_record(place: Place) -> None:
+    """It lets a payment be made again: who did that, and why, is asked the day after."""
+    locks = place.locks()
+    pay = idempotent(locks, key="pay:{n}", ttl=60)(lambda n: n)
+    pay(1)
+    pay(2)
+    assert admin.reset_done(locks, "pay:1", reason="refunded", by="ann")
+    assert not admin.reset_done(locks, "pay:1", reason="again", by="ann")
+    assert admin.reset_done(locks, "pay:2")
+    [act] = admin.history(locks, "pay:1")
+    assert (act.act, act.by, act.why, act.holders) == ("reset", "ann", "refunded", ())
+    assert admin.told(act).endswith(
+        "ann let the work for 'pay:1' be done again. Reason given: refunded"
+    )
+    [act] = admin.history(locks, "pay:2")
+    assert (act.by, act.why) == (admin.this_operator(), "")
+
+
+def test_reset_asked_again_is_recorded_once(place: Place) -> None:
+    """A lost reply: the second question finds the answer of the first, not new work."""
+    locks = place.locks()
+    idempotent(locks, key="pay", ttl=60)(lambda: 1)()
+    call = RecipeVerbs(locks.verbs).reset("pay", "o:pay", "question", "ann", "refunded")
+    assert locks.perform(call) is locks.perform(call) is True
+    assert len(admin.history(locks, "pay")) == 1
+
+
+def test_reset_is_refused_where_it_cannot_be_recorded(place: Place) -> None:
+    locks = place.locks()
+    idempotent(locks, key="pay", ttl=60)(lambda: 1)()
+    place.raw.set(place.key("log", "pay"), "foreign")
+    with pytest.raises(ForeignData):
+        admin.reset_done(locks, "pay")
+    assert [work.key for work in admin.list_done(locks)] == ["pay"]
+    assert recipes.reset(locks, "pay")  # the program's own, which is not recorded
+
+
+def test_history_is_readable_whatever_an_older_version_let_in(face: Face, place: Place) -> None:
+    """Thirty reasons of 2 MB were more than a reply may be, and nobody saw the rest either."""
+    locks = place.locks()
+    face.acquire("a", holder=Holder(task_id="t", worker="w"))
+    admin.force_release(locks, "a", reason="before", by="ann")
+    record = "1 1000 30000 1 - 1 - 1 a" + '{"task": "%s"}' % ("x" * 20_000)
+    entry = {"act": "force_release", "name": "a", "by": "é" * 20_000, "why": "y" * 2_000_000}
+    for _ in range(30):
+        # A field may occur several times, which redis-py does not offer.
+        fields = [word for pair in entry.items() for word in pair]
+        fields += ["from", "token", "from", "31000", "from", record]
+        place.raw.execute_command("XADD", place.key("log", "a"), "*", *fields)
+    acts = admin.history(locks, "a")
+    assert [act.why[:6] for act in acts] == ["yyyyyy"] * 30 + ["before"]
+    assert max(len(act.why) + len(act.by) for act in acts) <= 4000
+    assert acts[0].holders[0].token == "token"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.metrics.collector import read_counts, read_tally
+from celery_locks.metrics.collector import read_counts, read_tallies
 from celery_locks.model import LockSpec
 from celery_locks.store import telemetry_verbs
 from celery_locks.store.telemetry_verbs import Field, TelemetryVerbs
@@ -76,19 +76,44 @@ def _last_renewed(place: Place, name: str, token: str, ago: float) -> None:
 
 def test_tally_counts_who_is_there(locks: Locks, place: Place) -> None:
     """Each of the ways to stand in a lock's record, and nobody who is gone."""
-    assert read_tally(locks) == (0, 0, 0.0, 0, 0)
+    assert read_tallies(locks) == {"": (0, 0, 0.0, 0, 0)}
     kept = locks.acquire("kept", at_least=60)
     assert kept
     kept.release()
     for n in range(300):
         locks.perform(locks.verbs.acquire(LockSpec(f"n{n}", 30), f"t{n}", Holder()))
-    message = Holder(task_id="j", retries=-1)
+    message = Holder(task_id="j", task="mail", retries=-1)
     locks.perform(locks.verbs.acquire(LockSpec("place", 60), queued_token("j"), message))
-    asking = locks.verbs.acquire(LockSpec("n0", 30), "waiter", Holder(), alive=60)
+    asking = locks.verbs.acquire(LockSpec("n0", 30), "waiter", Holder(task="mail"), alive=60)
     locks.perform(asking)
     _last_renewed(place, "n1", "t1", ago=25)
     place.lapse("n2", "t2")
-    tally = read_tally(locks)
-    assert tally[:2] == (299, 1)
-    assert 25 <= tally.oldest < 85
-    assert tally[3:] == (1, 1)
+    tallies = read_tallies(locks)
+    assert tallies.keys() == {"", "mail"}
+    assert tallies[""][:2] == (299, 1)
+    assert 25 <= tallies[""].oldest < 85
+    assert tallies[""][3:] == (0, 0)
+    assert tallies["mail"] == (0, 0, 0.0, 1, 1)
+
+
+def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program calls itself may be anything, and each name is a series of Prometheus."""
+    monkeypatch.setattr("celery_locks.metrics.collector._MOST_TASKS", 3)
+    names = ['"quoted" \\', "tab\tand é", *(f"task-{n}" for n in range(10))]
+    for number, name in enumerate(names):
+        holder = Holder(task=name, extra={"task": "another"})
+        locks.perform(locks.verbs.acquire(LockSpec(f"n{number}", 30), f"t{number}", holder))
+    tallies = read_tallies(locks)
+    assert len(tallies) == 4
+    assert tallies["(other)"].held == len(names) - 2
+    monkeypatch.setattr("celery_locks.metrics.collector._MOST_TASKS", 100)
+    assert read_tallies(locks).keys() == {"", '"quoted" \\', "tab and é", *names[2:]}
+
+
+def test_tally_counts_a_long_line(locks: Locks) -> None:
+    """Only the first hundred are looked at; all of them are counted."""
+    for number in range(131):
+        holder = Holder(task="bill")
+        locks.perform(locks.verbs.acquire(LockSpec("a", 30), f"t{number}", holder, alive=60))
+    tally = read_tallies(locks)["bill"]
+    assert (tally.held, tally.waiting) == (1, 130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -11,11 +12,13 @@ import time_machine
 from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUnavailable, LockUsageError, admin
-from celery_locks.admin import leftovers, liveness
+from celery_locks.admin import acts, leftovers, liveness
 from celery_locks.admin.liveness import judge
+from celery_locks.integration import remote
 from celery_locks.integration.roll_call import RollCall
-from celery_locks.model import Holder, LockSpec
+from celery_locks.model import Holder, LockInfo, LockSpec
 from celery_locks.store.verbs import QUEUED, Renewal
+from celery_locks.testing import in_memory_locks
 
 NOBODY: dict[str, Any] = {}
 
@@ -287,6 +290,62 @@ def test_force_release_signs_with_the_user(locks: Locks) -> None:
     assert admin.history(locks)[0].by == admin.this_operator()
     with pytest.raises(LockUsageError):
         admin.force_release(locks, "")
+
+
+@pytest.mark.parametrize("act", [admin.force_release, admin.stop])
+def test_reason_is_bounded_and_checked(locks: Locks, act: Any) -> None:
+    """What goes into the history must come out of it again, quickly and by any reader."""
+    take(locks, "a")
+    for wrong in ("\ud800", b"bytes", 5, None):
+        with pytest.raises(LockUsageError, match="reason"):
+            act(locks, "a", reason=wrong)
+        assert admin.history(locks) == []
+        assert locks.holders("a")
+    act(locks, "a", reason="é" * 2_000_000, by="x" * 2_000_000)
+    [entry] = admin.history(locks)
+    assert (entry.why, entry.by) == ("é" * 500, "x" * 500)
+
+
+def test_default_grace_is_of_those_at_work(locks: Locks) -> None:
+    """A third of the ttl until the holder learns of it, and five seconds to end."""
+    take(locks, "a", "t1", limit=3, ttl=31)
+    take(locks, "a", "t2", limit=3, ttl=60)
+    take(locks, "a", "q3", limit=3, ttl=3600)
+    take(locks, "queued", retries=-1, ttl=3600)
+    graces = {lock.name: lock.default_grace for lock in admin.list_locks(locks)}
+    assert graces == {"a": 25, "queued": 0}
+    assert LockInfo("free", 1, ()).default_grace == 0
+
+
+def test_force_release_without_a_number_waits_as_long_as_the_holder_needs(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds were over before a holder with the usual ttl of 30 s had heard of it."""
+    take(locks, "a", ttl=30)
+    waited: list[float] = []
+    monkeypatch.setattr(acts, "_left_after", lambda *args: waited.append(args[-1]) or [])
+    admin.force_release(locks, "a", grace=None)
+    admin.force_release(locks, "free", grace=None)
+    assert waited == [15]
+    for wrong in (-1, float("nan"), "5"):
+        with pytest.raises(LockUsageError, match="grace"):
+            admin.force_release(locks, "a", grace=wrong)  # type: ignore[arg-type]
+    assert locks.holders("a")
+
+
+def test_remote_control_refuses_a_wrong_reason(locks: Locks) -> None:
+    """An answer with the error reaches who asked; an exception is a line in a worker's log."""
+    app = Celery("t", broker="memory://", set_as_current=False)
+    state = SimpleNamespace(app=app, hostname="w")
+    with in_memory_locks(app) as locks:
+        take(locks, "a", worker="w")
+        for wrong in ("\ud800", 5, ["why"]):
+            assert "reason" in remote.release_here(state, "a", wrong)["error"]
+        assert "name" in remote.release_here(state, "\ud800")["error"]
+        [freed] = remote.release_here(state, "a", "x" * 2_000_000)["ok"]["freed"]
+        assert freed["token"] == "token of a"
+        [act] = admin.history(locks)
+        assert (act.by, act.why) == ("celery control at w", "x" * 500)
 
 
 def held_for(locks: Locks, clock: Any, *seconds: float, task: str = "bill") -> None:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import fakeredis
+import httpx
 import pytest
+import yaml
+from celery import Celery
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_locks import Locks, LockUnavailable, events, metrics
+from celery_locks import LockedTask, Locks, LockUnavailable, events, metrics
 from celery_locks.errors import LockUsageError
 from celery_locks.events import LockEvent, emit
 from celery_locks.lease import NO_LONGER_THERE
 from celery_locks.metrics import recorder as recorder_room
-from celery_locks.metrics.collector import LocksCollector, exposition, read_counts
+from celery_locks.metrics.collector import LocksCollector, exposition, families, read_counts
 from celery_locks.metrics.recorder import Recorder
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
 from celery_locks.store.base import Call
@@ -225,7 +228,8 @@ def test_exposition_says_it_all(locks: Locks) -> None:
     found = samples(exposition(locks))
     held.release()
     assert found["celery_locks_up",] == 1
-    assert found["celery_locks_held",] == 1
+    assert found["celery_locks_held", ""] == 1
+    assert found["celery_locks_held", "bill"] == 0
     assert found["celery_locks_acquired_total", "bill"] == 2
     assert found["celery_locks_wait_seconds_bucket", "0.005", "bill"] == 1
     assert found["celery_locks_wait_seconds_bucket", "0.5", "bill"] == 1
@@ -233,6 +237,66 @@ def test_exposition_says_it_all(locks: Locks) -> None:
     assert found["celery_locks_wait_seconds_bucket", "+Inf", "bill"] == 2
     assert found["celery_locks_wait_seconds_count", "bill"] == 2
     assert found["celery_locks_wait_seconds_sum", "bill"] == pytest.approx(0.703)
+
+
+def test_counters_of_known_tasks_begin_with_zero(locks: Locks) -> None:
+    """``increase()`` sees nothing of a series that appears with 1: the first loss is the one."""
+    metrics.install(locks)
+    emit("acquired", "a", task="bill", waited=0.003)
+    metrics.uninstall()
+    found = samples(exposition(locks))
+    for reason in ("gone", "late", "revoked"):
+        assert found["celery_locks_lost_total", *sorted(("bill", reason))] == 0
+    for counter in COUNTERS.keys() - {"lost", "conflicts", "duplicates"}:
+        assert found[f"celery_locks_{counter}_total", "bill"] == (counter == "acquired")
+    assert found["celery_locks_conflicts_total", "bill", "skip"] == 0
+    assert found["celery_locks_duplicates_total", "bill", "return_existing"] == 0
+
+
+def test_app_tells_its_locked_tasks_before_they_run() -> None:
+    app = Celery("t", broker="memory://", set_as_current=False)
+
+    @app.task(base=LockedTask, name="locked", shared=False)
+    def locked() -> None: ...
+
+    @app.task(name="plain", shared=False)
+    def plain() -> None: ...
+
+    # Shared tasks of other tests may be there too.
+    assert {"locked", "plain"}.intersection(metrics.locked_tasks(app)) == {"locked"}
+    found = {family.name: family.samples for family in families({}, {}, ["locked"])}
+    for name in ("celery_locks_skipped", "celery_locks_held"):
+        assert [(sample.labels, sample.value) for sample in found[name]] == [
+            ({"task": "locked"}, 0)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("localhost", 200), ("127.0.0.1:9187", 200), ("evil.example", 403)]
+)
+def test_port_answers_to_this_machine_only(locks: Locks, host: str, status: int) -> None:
+    """A foreign page whose name was made to lead here must not read which tasks there are."""
+    server, thread = metrics.serve(locks, 0)
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{server.server_port}/", headers={"Host": host})
+        assert answer.status_code == status
+        assert ("celery_locks_up" in answer.text) == (status == 200)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_port_on_another_address_answers_to_any_name(locks: Locks) -> None:
+    """A Prometheus elsewhere asks for the machine by its name."""
+    server, thread = metrics.serve(locks, 0, "0.0.0.0")
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        assert httpx.get(url, headers={"Host": "worker-7.example:9187"}).status_code == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_exposition_without_server_says_so() -> None:
@@ -261,8 +325,7 @@ def dashboard() -> Any:
 
 def test_dashboard_asks_for_metrics_that_exist(dashboard: Any) -> None:
     """A panel that says "no data" for ever is worse than none."""
-    families = list(LocksCollector(Locks.from_url("redis://127.0.0.1:1/0")).describe())
-    exposed = {family.name + end for family in families for end in _ends(family.type)}
+    exposed = exposed_names()
     asked = {
         name
         for panel in dashboard["panels"]
@@ -273,6 +336,36 @@ def test_dashboard_asks_for_metrics_that_exist(dashboard: Any) -> None:
     wanted = {f"celery_locks_{name}_total" for name in COUNTERS}
     wanted |= {f"celery_locks_{name}_seconds_bucket" for name in HISTOGRAMS}
     assert wanted - {"celery_locks_enqueued_total"} <= asked
+
+
+def exposed_names() -> set[str]:
+    families = list(LocksCollector(Locks.from_url("redis://127.0.0.1:1/0")).describe())
+    return {family.name + end for family in families for end in _ends(family.type)}
+
+
+def test_alert_rules_are_whole_and_ask_for_metrics_that_exist() -> None:
+    """An alert on a misspelt metric never fires, and nobody notices."""
+    [group] = yaml.safe_load((ROOT / "examples" / "alerts.yml").read_text())["groups"]
+    names = [rule["alert"] for rule in group["rules"]]
+    assert len(names) == len(set(names))
+    for rule in group["rules"]:
+        asked = set(re.findall(r"celery_locks_\w+", rule["expr"]))
+        assert asked, rule
+        assert asked <= exposed_names()
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"].endswith(".")
+        for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
+            assert label in rule["expr"], f"{rule['alert']} sums the label {label} away"
+
+
+def test_documentation_names_every_series() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    documented = set(re.findall(r"`(celery_locks_\w+)`", text))
+    histograms = {f"celery_locks_{name}_seconds" for name in HISTOGRAMS}
+    plain = {name for name in exposed_names() if not name.startswith(tuple(histograms))}
+    assert documented == plain | histograms
 
 
 def _ends(kind: str) -> tuple[str, ...]:

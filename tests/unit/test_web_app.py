@@ -147,6 +147,22 @@ def test_mount_without_its_slash_leads_to_the_page(app: Any) -> None:
     assert ask(app, "GET", "/ops/locks/", root_path="/ops/locks").status_code == 200
 
 
+@pytest.mark.parametrize("root", ["//evil.example", "/\\evil.example", "///evil.example/x"])
+def test_prefix_cannot_lead_to_another_site(app: Any, root: str) -> None:
+    """A browser takes //evil.example for a host: the page would move there, and API calls too."""
+    moved = build.Guard(app, build.RequestLimit(9), False)._answer({"path": "", "root_path": root})
+    assert moved is not None
+    for place in (
+        moved.headers["Location"],
+        url_of(ask(app, "GET", "/openapi.json", root_path=root)),
+    ):
+        assert re.match(r"/[^/\\]", place), place
+
+
+def url_of(answer: Any) -> str:
+    return str(answer.json()["servers"][0]["url"])
+
+
 def test_openapi_and_routes_agree(app: Any) -> None:
     """What is described is served, and nothing below /api/ is served that is not described."""
     said = ask(app, "GET", "/openapi.json", root_path="/ops").json()

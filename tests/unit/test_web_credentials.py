@@ -115,6 +115,12 @@ async def says_write(request: Any) -> Any:
         (says_write, LET_IN),
         (lambda request: says_write(request), LET_IN),
         (lambda request: request.cookies.get("role"), LET_IN),
+        (lambda request: ("read", "ann"), 403),
+        (lambda request: ("write", "ann"), LET_IN),
+        (lambda request: (None, "ann"), 401),
+        (lambda request: ("admin", "ann"), 500),
+        (lambda request: ("write", 5), 500),
+        (lambda request: ("write", "ann", "more"), 500),
         (lambda request: True, 500),
         (lambda request: 1 / 0, 500),
     ],
@@ -150,6 +156,7 @@ AMBIENT = ({"open_to_all": True}, {"authorize": lambda request: "write"})
         ({**OURS, "Origin": "http://evil.example"}, 403),
         ({**OURS, "Origin": "http://localhost:8000"}, 403),
         ({**OURS, "Origin": "null"}, 403),
+        ({**OURS, "Origin": "http://["}, 403),
         (OURS, LET_IN),
         ({**OURS, "Sec-Fetch-Site": "same-origin", "Origin": "https://proxied"}, LET_IN),
         ({**OURS, "Origin": "http://localhost"}, LET_IN),
@@ -186,6 +193,12 @@ def test_change_must_be_json(kind: str) -> None:
 )
 def test_loopback_only_hears_no_foreign_name(host: str, status: int) -> None:
     """A foreign page whose name was made to lead to this machine is not same-origin with us."""
-    app = made(open_to_all=True, loopback_only=True)
-    answer = ask(app, "GET", "/", headers={"Host": host})
-    assert answer.status_code == status
+    for app in (made(open_to_all=True), made(read_keys=[READ], loopback_only=True)):
+        answer = ask(app, "GET", "/", headers={"Host": host})
+        assert answer.status_code == status
+
+
+def test_keys_and_an_explicit_no_allow_any_host() -> None:
+    """A site behind a proxy has a name of its own; with keys a foreign page has no credential."""
+    for app in (made(read_keys=[READ]), made(open_to_all=True, loopback_only=False)):
+        assert ask(app, "GET", "/", headers={"Host": "locks.example"}).status_code == 200

@@ -91,6 +91,10 @@ def test_from_query_refuses_what_no_lock_is_called(name: bytes) -> None:
         (b'{"grace": true}', "not True"),
         (b'{"limit": 1.5}', "not 1.5"),
         (b'{"limit": 1e400}', "not inf"),
+        (b'{"grace": ' + b"9" * 400 + b"}", "grace must be a number from 0 up to 60, not 999"),
+        (b'{"grace": -' + b"9" * 400 + b"}", "grace must be a number from 0 up to 60, not -999"),
+        (b'{"limit": ' + b"9" * 400 + b"}", "limit must be a whole number from 1 up to 500, not 9"),
+        (b'{"limit": null}', "limit must be a whole number from 1 up to 500, not None"),
         (b'{"dry": 1}', "dry must be true or false, not 1"),
         (b'{"dry": null}', "not None"),
         (b'{"note": "\\ud800"}', "note must be a text"),
@@ -105,6 +109,12 @@ def test_from_body_refuses_in_a_sentence(body: bytes, sentence: str) -> None:
 
 def test_from_body_takes_nothing_for_an_empty_object() -> None:
     assert from_body(FIELDS, b"") == from_body(FIELDS, b"{}") == from_query(FIELDS, b"")
+
+
+def test_field_may_be_null_where_it_says_so() -> None:
+    field = Field("grace", "number", "Seconds.", default=0, least=0, or_null=True)
+    assert from_body([field], b'{"grace": null}') == {"grace": None}
+    assert field.schema == {"type": ["number", "null"], "minimum": 0, "default": 0}
 
 
 def test_required_field_is_missed() -> None:

@@ -43,9 +43,9 @@ function sentence(act) {
     : ["nobody"];
   const by = el("strong", {}, shown(act.by || "somebody"));
   const after = act.held_for == null ? "" : ` after ${span(act.held_for)}`;
-  if (act.act === "reset") return [by, " let the work be done again"];
   if (act.act === "stop") return [by, " asked ", ...whom, " to stop"];
   if (act.act === "force_release") return [by, " took it from ", ...whom];
+  if (act.act === "reset") return [by, " let the work be done again"];
   if (act.act === "held") return [...whom, ` gave it back${after}`];
   if (act.act === "lapsed") return [...whom, ` stopped renewing; it ran out${after}`];
   return [shown(act.act), " ", ...whom];

@@ -1,0 +1,38 @@
+"""The address a request comes from: parsed, so that whatever a header says is never kept as text.
+
+The ASGI server says it (``scope["client"]``); behind a proxy, the server takes it from a header.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.types import Scope
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+UNKNOWN = "an unknown address"
+
+
+def address_of(scope: Scope) -> str:
+    """The caller's address for people to read."""
+    address = _parse(scope)
+    return str(address) if address else UNKNOWN
+
+
+def network_of(scope: Scope) -> str:
+    """Whom to count the request for: an IPv4 address or an IPv6 /64, which one machine may own."""
+    address = _parse(scope)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address) if address else UNKNOWN
+
+
+def _parse(scope: Scope) -> Address | None:
+    try:
+        address = ipaddress.ip_address((scope.get("client") or ("",))[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    # Without its scope ("fe80::1%anything"), which may be any text of any length.
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
