@@ -111,7 +111,7 @@ function fit(made, lock, holder, isRelease) {
     : "It hears this with its next renewal and keeps the lock until it ends by itself. A task that does not listen goes on.";
   if (!isRelease) return;
   // One that is dead cannot use a grace.
-  made.elements.grace.value = isAtWork(holder) ? String(defaultGrace(lock, holder)) : "0";
+  made.elements.grace.value = isAtWork(holder) ? String(defaultGrace(lock)) : "0";
   made.elements.sure.required = isAtWork(holder);
   made.querySelector(".sure").hidden = !isAtWork(holder);
 }

@@ -46,7 +46,7 @@ function form(pairs, then) {
       el("button", { class: "danger" }, `Release ${plural(locks, "lock", "locks")}`),
     ),
   );
-  const graces = busy.map(({ lock, holder }) => defaultGrace(lock, holder));
+  const graces = busy.map(({ lock }) => defaultGrace(lock));
   made.elements.grace.value = String(Math.max(0, ...graces));
   made.elements.sure.required = busy.length > 0;
   sure.hidden = busy.length === 0;

@@ -93,10 +93,9 @@ export function workersAsked(workers) {
   return `${count(workers.answered)} of ${plural(workers.asked, "worker", "workers")} answered, ${span(workers.age)} ago`;
 }
 
-// Seconds that a holder needs to hear of a stop, and a little more. One that is dead needs none.
-export function defaultGrace(lock, holder) {
-  const said = holder.default_grace ?? lock.default_grace ?? holder.ttl / 3 + 1;
-  return Math.min(60, Math.ceil(said));
+// Seconds that a holder needs to hear of a stop and to end; the server takes no more than 60.
+export function defaultGrace(lock) {
+  return Math.min(60, Math.ceil(lock.default_grace));
 }
 
 const AT_WORK = ["running", "renewed", "absent", "silent"];
