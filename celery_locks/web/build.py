@@ -82,6 +82,8 @@ def create_app(
     )
     # It would answer with a redirect to whatever the Host header says.
     app.router.redirect_slashes = False
+    # For those who have to close its locks when they end.
+    app.state.site = site
     return app
 
 
