@@ -117,7 +117,7 @@ class Locks:
         self._setup(RedisStore.from_client(client, prefix), layout)
 
     def _setup(self, store: RedisStore, layout: Layout) -> None:
-        self._store: Store = store
+        self._store = store
         self.verbs, self.ttl = layout_of(store, layout)
         # Acquiring and releasing in parts, for flows that do more than that.
         self.flows = Flows(self, Lease, store.twin(), self.verbs, store.unlisten)
@@ -146,6 +146,12 @@ class Locks:
     @classmethod
     def from_client(cls, client: Any, **layout: Unpack[Layout]) -> Self:
         return cls(client, **layout)
+
+    @property
+    def server(self) -> tuple[str, int]:
+        """Where the locks are kept, without any credential: the address and the database."""
+        site = self._store.site
+        return site.address, int(site.kwargs.get("db") or 0)
 
     @shows_asked
     def acquire(self, name: str, **asked: Unpack[Asked]) -> Lease | None:

@@ -22,7 +22,10 @@ _CELERY_SERVERS = (
     ("broker_url", "broker_transport_options", "broker_use_ssl"),
     ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
 )
-_OWN = ("url", "prefix", "shards", "keep_invisible", "done_ttl", "events", "url_options")
+_OWN = (
+    *("url", "url_options", "prefix", "shards"),
+    *("keep_invisible", "done_ttl", "events", "show_arguments"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Settings:
     keep_invisible: bool = True
     done_ttl: float = 600.0
     events: bool = True
+    show_arguments: bool = False
     task: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -47,6 +51,10 @@ def of(app: Any) -> Settings:
     }
     task = {word: said.pop(word) for word in lock_options.WORDS if word in said}
     task = _checked(task)
+    if not isinstance(said.get("show_arguments", False), bool):
+        raise LockUsageError(
+            f"app.conf.{PREFIX}show_arguments is {said['show_arguments']!r}; write True or False"
+        )
     if "url" not in said:
         said["url"], said["url_options"] = _server_of(app.conf)
     elif "ssl" not in (given := said.get("url_options", {})):

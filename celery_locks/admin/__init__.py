@@ -2,15 +2,17 @@
 
 The surfaces (command line, web, plain functions) call this and hold no rules of their own.
 ``listing.py``: which locks there are. ``liveness.py``: whether a holder lives. ``explain.py``:
-the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``leftovers.py``: what
-was left behind. ``jobs.py``: what happens to the jobs of dead workers. ``trimming.py``: what is
-kept beyond need. ``lint.py``: what is set up wrongly. ``done.py``: work that is marked as done.
-``usual.py``: how long a hold usually takes. ``suggest.py``: which lock was probably meant.
+the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``bulk.py``: taking many.
+``leftovers.py``: what was left behind. ``jobs.py``: what happens to the jobs of dead workers.
+``trimming.py``: what is kept beyond need. ``lint.py``: what is set up wrongly. ``done.py``: work
+that is marked as done. ``usual.py``: how long a hold usually takes. ``suggest.py``: which lock was
+probably meant.
 
 An ``app`` is a Celery app; where there is none, the answers do without Celery's.
 """
 
 from celery_locks.admin.acts import force_release, history, stop, this_operator
+from celery_locks.admin.bulk import BulkRelease, Target, force_release_many
 from celery_locks.admin.done import list_done, reset_done
 from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
 from celery_locks.admin.jobs import Job
@@ -25,15 +27,26 @@ from celery_locks.admin.leftovers import (
 )
 from celery_locks.admin.lint import Finding, check, check_server
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
-from celery_locks.admin.liveness import Detail, Liveness, info
+from celery_locks.admin.liveness import (
+    SUSPECT,
+    Detail,
+    Liveness,
+    ask_again,
+    ask_workers,
+    info,
+    judge,
+    verdict_of,
+)
 from celery_locks.admin.suggest import suggest
 from celery_locks.admin.trimming import trim
-from celery_locks.admin.usual import Usual, usual
+from celery_locks.admin.usual import Usual, is_at_work, usual
 
 __all__ = [
     "QUEUED_FOR",
     "SORTS",
+    "SUSPECT",
     "TIMES_USUAL",
+    "BulkRelease",
     "Detail",
     "Finding",
     "Job",
@@ -42,14 +55,20 @@ __all__ = [
     "Stale",
     "StaleLocks",
     "Swept",
+    "Target",
     "Usual",
     "Why",
+    "ask_again",
+    "ask_workers",
     "check",
     "check_server",
     "force_release",
+    "force_release_many",
     "history",
     "info",
+    "is_at_work",
     "is_glob",
+    "judge",
     "likely_end",
     "list_done",
     "list_locks",
@@ -65,6 +84,7 @@ __all__ = [
     "told",
     "trim",
     "usual",
+    "verdict_of",
     "wanted",
     "why",
 ]

@@ -15,7 +15,7 @@ from celery_locks.admin.suggest import suggest
 from celery_locks.admin.usual import is_at_work, times
 from celery_locks.errors import LockConflict
 from celery_locks.integration.redis_broker import InDoubt, open_broker
-from celery_locks.integration.roll_call import PATIENCE, outcome, whereabouts
+from celery_locks.integration.roll_call import PATIENCE, RollCall, outcome, whereabouts
 from celery_locks.locks import Locks
 from celery_locks.model import QUEUED, Act, Conflict, Holder, LockInfo, check_name
 from celery_locks.skipped import is_skipped
@@ -44,14 +44,17 @@ class Why:
         }
 
 
-def why(locks: Locks, subject: str, app: Any = None) -> Why:
-    """Who holds it, since when, whether that holder lives, who waits, what was done to it."""
+def why(locks: Locks, subject: str, app: Any = None, *, roll: RollCall | None = None) -> Why:
+    """Who holds it, since when, whether that holder lives, who waits, what was done to it.
+
+    ``roll`` is what the workers answered a moment ago; without it they are asked.
+    """
     check_name(subject)
     by_name = [lock for name in _names(subject) if (lock := locks.info(name))]
     if by_name:
-        details = [examine(locks, lock, app) for lock in by_name]
+        details = [examine(locks, lock, app, roll) for lock in by_name]
         return Why(subject, tuple(_about_all(locks, details)), tuple(details))
-    found = [examine(locks, lock, app) for lock in _locks_of_task(locks, subject)]
+    found = [examine(locks, lock, app, roll) for lock in _locks_of_task(locks, subject)]
     if found:
         parts = [*_parts_of_task(subject, found), *_about_all(locks, found)]
         return Why(subject, tuple(parts), tuple(found))

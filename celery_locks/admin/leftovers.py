@@ -16,7 +16,7 @@ from typing import Any
 from celery_locks.admin.acts import force_release
 from celery_locks.admin.jobs import Job, JobSearch
 from celery_locks.admin.listing import list_locks
-from celery_locks.admin.liveness import Liveness, judge, last_renewed, without_message
+from celery_locks.admin.liveness import SUSPECT, Liveness, judge, last_renewed, without_message
 from celery_locks.admin.trimming import trim
 from celery_locks.admin.usual import Usual, is_at_work, times, usual
 from celery_locks.errors import LockUnavailable
@@ -25,7 +25,6 @@ from celery_locks.integration.roll_call import PATIENCE, RollCall, call_the_roll
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
-_SUSPECT = ("absent", "silent", "gone", "late")
 TIMES_USUAL = 10.0
 """A hold that takes so many times as long as its task's holds usually do is worth a look."""
 QUEUED_FOR = 60.0
@@ -172,7 +171,7 @@ def _suspect(
     held_for = lock.as_of - holder.acquired_at
     is_old = older_than is not None and held_for > older_than
     beyond = slow.look(holder, held_for)
-    if liveness.verdict in _SUSPECT or is_old or beyond:
+    if liveness.verdict in SUSPECT or is_old or beyond:
         return Stale(lock.name, liveness, held_for, is_old, beyond)
     return None
 

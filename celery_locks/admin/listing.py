@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -18,20 +18,27 @@ LockState = Literal["held", "waiting", "queued"]
 # How a list may be sorted; each begins with what an operator looks for first.
 SORTS: dict[str, Callable[[LockInfo], Any]] = {
     "name": lambda lock: lock.name,
-    "held": lambda lock: min((h.acquired_at for h in lock.holders), default=float("inf")),
+    "held": lambda lock: _oldest(lock.holders),
     "remaining": lambda lock: lock.remaining,
-    "waiting": lambda lock: -len(lock.waiters),
+    # By the longest wait and not by how many wait: that number changes with every look.
+    "waiting": lambda lock: (_oldest(lock.waiters), _oldest(lock.holders)),
 }
+
+
+def _oldest(holders: Iterable[Holder]) -> float:
+    return min((holder.acquired_at for holder in holders), default=float("inf"))
 
 
 class Filter(TypedDict, total=False):
     """``glob`` is for names, as in ``matcher``; ``task`` is a glob too; ``worker`` is exact.
 
+    ``search`` is a glob for names and for the ids of the tasks that hold or wait.
     ``state``: "held" by somebody at work, "waiting": somebody waits for it, "queued": held by a
     message that nobody has begun.
     """
 
     glob: str | None
+    search: str | None
     task: str | None
     worker: str | None
     state: LockState | None
@@ -86,31 +93,36 @@ class _Wanted:
     """Whether a lock is among those asked for."""
 
     name: Callable[[str], bool] | None
+    search: Callable[[str], bool] | None
     task: Callable[[str], bool] | None
     worker: str | None
     state: LockState | None
 
     @classmethod
     def of(cls, filters: Filter) -> _Wanted:
-        glob, task, state = (filters.get(word) for word in ("glob", "task", "state"))
+        globs = (filters.get(word) for word in ("glob", "search", "task"))
+        name, search, task = (matcher(str(glob)) if glob else None for glob in globs)
+        state = filters.get("state")
         if state not in (None, *get_args(LockState)):
             allowed = " or ".join(repr(word) for word in get_args(LockState))
             raise LockUsageError(f"state is {state!r}; write {allowed}")
-        return cls(
-            matcher(str(glob)) if glob else None,
-            matcher(str(task)) if task else None,
-            filters.get("worker"),
-            filters.get("state"),
-        )
+        return cls(name, search, task, filters.get("worker"), state)
 
     def __call__(self, info: LockInfo) -> bool:
         if self.name and not self.name(info.name):
+            return False
+        if self.search and not self._found(info):
             return False
         if self.state and not _is_in(info, self.state):
             return False
         if not self.task and not self.worker:
             return True
         return any(self._fits(holder) for holder in (*info.holders, *info.waiters))
+
+    def _found(self, info: LockInfo) -> bool:
+        assert self.search
+        people = (*info.holders, *info.waiters)
+        return self.search(info.name) or any(self.search(one.task_id or "") for one in people)
 
     def _fits(self, holder: Holder) -> bool:
         if self.worker and holder.worker != self.worker:

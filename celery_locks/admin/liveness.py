@@ -8,18 +8,21 @@ write, which is what fences are for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from celery_locks.admin.usual import Usual, is_at_work, usual_of
-from celery_locks.integration.roll_call import RollCall, call_the_roll
+from celery_locks.integration.roll_call import PATIENCE, RollCall, call_the_roll
 from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 
 Verdict = Literal[
     "running", "absent", "silent", "gone", "renewed", "late", "queued", "purged", "ended"
 ]
+
+SUSPECT: tuple[Verdict, ...] = ("absent", "silent", "gone", "late")
+"""The verdicts on a holder that an operator should look at."""
 
 # Renewals come every third of the ttl.
 _OVERDUE = 0.5
@@ -87,23 +90,41 @@ class Detail:
         return said
 
 
-def info(locks: Locks, name: str, app: Any = None) -> Detail | None:
-    """Who holds it, who waits, and (with an app) whether the holders live; None if it is free."""
+def info(
+    locks: Locks, name: str, app: Any = None, *, roll: RollCall | None = None
+) -> Detail | None:
+    """Who holds it, who waits, and (with an app) whether the holders live; None if it is free.
+
+    ``roll`` is what the workers answered a moment ago; without it they are asked.
+    """
     lock = locks.info(name)
-    return examine(locks, lock, app) if lock else None
+    return examine(locks, lock, app, roll) if lock else None
 
 
-def examine(locks: Locks, lock: LockInfo, app: Any = None) -> Detail:
-    roll = None
-    if app is not None:
-        workers = {holder.worker for holder in lock.holders if holder.worker}
-        roll = call_the_roll(app, workers)
+def examine(locks: Locks, lock: LockInfo, app: Any = None, roll: RollCall | None = None) -> Detail:
+    if app is not None and roll is None:
+        roll = ask_workers(app, [lock])
     liveness = tuple(judge(holder, lock.as_of, roll) for holder in lock.holders)
     return Detail(lock, liveness, usual_of(locks, lock))
 
 
+def ask_workers(app: Any, locks: Iterable[LockInfo], *, arguments: bool = False) -> RollCall:
+    """Ask the workers that hold these locks what they run."""
+    workers = {holder.worker for lock in locks for holder in lock.holders if holder.worker}
+    return call_the_roll(app, workers, arguments=arguments)
+
+
+def ask_again(app: Any, roll: RollCall, *, arguments: bool = False) -> RollCall:
+    """The same roll, but workers that did not answer are asked once more: they may be busy."""
+    silent = [worker for worker in roll.asked or () if not roll.answered(worker)]
+    if roll.trouble or not silent:
+        return roll
+    return roll.merged(call_the_roll(app, silent, arguments=arguments))
+
+
 def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Liveness:
     """The verdict on a holder as the store had it at ``as_of``, given what Celery answered."""
+    asked, roll = roll, _valid_for(holder, as_of, roll)
     verdict = _verdict(holder, as_of, roll)
     pid = roll.running[holder.worker].get(holder.task_id or "") if _met(holder, roll) else None  # type: ignore[union-attr, index]
     elsewhere = f", but in pid {pid}" if pid and pid != holder.pid else f" in pid {pid}"
@@ -112,9 +133,30 @@ def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Livenes
         pid=elsewhere if pid else "",
         ago=as_of - last_renewed(holder),
         ttl=holder.ttl,
-        unasked=_unasked(holder, roll),
+        unasked=_unasked(holder, roll or asked),
     )
     return Liveness(holder, verdict, sentence)
+
+
+def verdict_of(holder: Holder, as_of: float, roll: RollCall | None = None) -> Verdict:
+    """The verdict without its sentence, for lists of very many."""
+    return _verdict(holder, as_of, _valid_for(holder, as_of, roll))
+
+
+def _valid_for(holder: Holder, as_of: float, roll: RollCall | None) -> RollCall | None:
+    """The roll, unless it says nothing about this holder.
+
+    Its worker was not asked, or was asked before the holder had the lock. Or the worker does not
+    run the task, but we saw the lock held before we asked: the task may have ended in between.
+    """
+    if roll is None or roll.at is None or roll.trouble or not holder.worker:
+        return roll
+    is_asked = roll.asked is None or holder.worker in roll.asked
+    if not is_asked or holder.acquired_at >= roll.at:
+        return None
+    if not roll.answered(holder.worker) or holder.task_id in roll.running[holder.worker]:
+        return roll
+    return roll if as_of > roll.at + PATIENCE else None
 
 
 def without_message(holder: Holder) -> Liveness:
@@ -152,4 +194,6 @@ def _met(holder: Holder, roll: RollCall | None) -> bool:
 def _unasked(holder: Holder, roll: RollCall | None) -> str:
     if not holder.worker:
         return "it is held by a plain process, about which Celery knows nothing"
-    return (roll.trouble if roll else "") or "Celery was not asked about its worker"
+    if roll is None:
+        return "Celery was not asked about its worker"
+    return roll.trouble or "its worker has not answered yet since it took the lock"

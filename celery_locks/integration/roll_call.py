@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 
@@ -14,35 +14,74 @@ _IDS_AT_ONCE = 500
 _LONGEST = 10.0
 
 
+class Arguments(NamedTuple):
+    """A task's arguments as Celery shows them: the text that ``argsrepr`` and its pair hide in."""
+
+    args: str
+    kwargs: str
+
+
 @dataclass(frozen=True, slots=True)
 class RollCall:
     """Who answered, with the tasks that each runs and their pids.
 
     ``trouble`` says why nobody could be asked; then that a worker is missing here means nothing.
+    ``asked`` are the workers that were asked, None for all; ``at`` is the lock server's time when
+    they were, None for just now. ``arguments`` has those of the running tasks, if asked for.
     """
 
     running: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     trouble: str = ""
+    asked: frozenset[str] | None = None
+    at: float | None = None
+    arguments: Mapping[str, Arguments] = field(default_factory=dict)
 
     def answered(self, worker: str) -> bool:
         return worker in self.running
 
     def merged(self, later: RollCall) -> RollCall:
         """Both together: who answered once is there."""
-        return RollCall({**self.running, **later.running}, self.trouble or later.trouble)
+        return replace(
+            self,
+            running={**self.running, **later.running},
+            trouble=self.trouble or later.trouble,
+            arguments={**self.arguments, **later.arguments},
+        )
 
 
 def call_the_roll(
-    app: Any, workers: Iterable[str] | None = None, timeout: float = PATIENCE
+    app: Any,
+    workers: Iterable[str] | None = None,
+    timeout: float = PATIENCE,
+    *,
+    arguments: bool = False,
 ) -> RollCall:
     """Ask all workers, or those named; with names it ends as soon as all of them have answered."""
     if not app.conf.worker_enable_remote_control:
         return RollCall(trouble=_UNASKABLE)
     names = None if workers is None else sorted(workers)
     if names == []:
-        return RollCall()
+        return RollCall(asked=frozenset())
     ask: Any = {"destination": names, "limit": len(names)} if names else {}
-    return _asked(app, lambda inspect: inspect.active(), timeout, **ask)
+    # Safe: as texts. The arguments themselves may be secret, large, or impossible to encode.
+    active: Any = {}
+
+    def question(inspect: Any) -> Any:
+        active.update(inspect.active(safe=True) or {})
+        return active
+
+    roll = _asked(app, question, timeout, **ask)
+    asked = None if names is None else frozenset(names)
+    return replace(roll, asked=asked, arguments=_arguments(active) if arguments else {})
+
+
+def _arguments(active: Mapping[str, Any]) -> dict[str, Arguments]:
+    tasks = (task for tasks in active.values() if isinstance(tasks, list) for task in tasks)
+    return {
+        task["id"]: Arguments(str(task.get("args") or ""), str(task.get("kwargs") or ""))
+        for task in tasks
+        if "id" in task
+    }
 
 
 def _asked(app: Any, question: Any, timeout: float, **ask: Any) -> RollCall:

@@ -80,12 +80,16 @@ class Site:
         kind = "" if self.shape == "single" else f"+{self.shape}"
         return f"{scheme}{kind}://{hosts}/{path.get(self.shape, self.kwargs.get('db') or 0)}"
 
+    @property
+    def address(self) -> str:
+        """Host and port, or the socket's path; of several nodes all that are known."""
+        return ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
+
     def __str__(self) -> str:
-        places = ", ".join(f"{host}:{port}" if port else host for host, port in self.addresses)
         return (
-            f"{self.shape} lock server at {places}"
+            f"{self.shape} lock server at {self.address}"
             if self.shape != "single"
-            else f"lock server at {places}"
+            else f"lock server at {self.address}"
         )
 
     def connection(self, address: Address, timeout: float, *, asyncio: bool = False) -> Any:

@@ -2,70 +2,87 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from celery_locks import admin
-from celery_locks.locks import Locks
 from celery_locks.model import Holder, LockInfo
 from celery_locks.web.fields import Asked
 from celery_locks.web.replies import Refusal
-from celery_locks.web.snapshot import Shot, Snapshot, server_time
+from celery_locks.web.site import Site, arguments_of
+from celery_locks.web.snapshot import Shot, server_time
 
 # The order that each sort has where none is asked for: what an operator looks for comes first.
 ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
+SUSPECT = "suspect"
 _PAST = 50
+_LOOK_FOR = 5.0
 # A request waits as long as the grace, and keeps a thread busy.
 LONGEST_GRACE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What the answers come from; ``app`` is a Celery app, or None."""
-
-    locks: Locks
-    app: Any
-    snapshot: Snapshot
-
-
 def me(site: Site, asked: Asked) -> dict[str, Any]:
-    now = server_time(site.locks)
-    return {"role": asked["role"], "now": now, "app": site.app is not None}
+    now, has_app = server_time(site.locks), site.app is not None
+    return {"role": asked["role"], "now": now, "app": has_app, **site.where()}
 
 
 def list_(site: Site, asked: Asked) -> dict[str, Any]:
     shot = site.snapshot.recent()
-    is_wanted = admin.wanted(**_filters(asked))
-    found = [lock for lock in shot.locks if is_wanted(lock)]
+    got = site.workers.latest() if site.workers else None
+    roll = got.value if got else None
+    suspects = site.suspects(shot, roll)
+    found, durations = _found(shot, suspects, asked), site.usual()
     usual = ORDERS[asked["sort"]]
     found.sort(key=admin.SORTS[asked["sort"]], reverse=(asked["order"] or usual) != usual)
     start = asked["offset"]
     return {
-        "locks": [lock.as_dict() for lock in found[start : start + asked["limit"]]],
+        "locks": [
+            site.listed(lock, roll, durations) for lock in found[start : start + asked["limit"]]
+        ],
         "total": len(found),
         **shot.counts,
+        "suspect": len(suspects),
+        "workers": site.workers.as_dict(got) if site.workers else None,
         "as_of": shot.as_of,
         "read_in": shot.read_in,
     }
 
 
+def _found(shot: Shot, suspects: frozenset[str], asked: Asked) -> list[LockInfo]:
+    filters = _filters(asked)
+    wants_suspects = filters["state"] == SUSPECT
+    if wants_suspects:
+        filters["state"] = None
+    is_wanted = admin.wanted(**filters)
+    locks = (lock for lock in shot.locks if not wants_suspects or lock.name in suspects)
+    return [lock for lock in locks if is_wanted(lock)]
+
+
 def _filters(asked: Asked) -> Any:
-    return {word: asked.get(word) for word in ("glob", "task", "worker", "state")}
+    return {word: asked.get(word) for word in ("glob", "search", "task", "worker", "state")}
 
 
 def info(site: Site, asked: Asked) -> dict[str, Any]:
     name = asked["name"]
-    detail = admin.info(site.locks, name, site.app)
+    lock = site.locks.info(name)
+    got = site.workers.about(lock) if site.workers and lock else None
+    roll = got.value if got else None
+    detail = admin.info(site.locks, name, site.app, roll=roll) if lock else None
     if detail is None:
         raise Refusal(404, f"Nobody holds lock {name!r} or waits for it.")
+    said = detail.as_dict()
+    for row, holder in zip(said["holders"], detail.lock.holders, strict=True):
+        row["arguments"] = arguments_of(holder, roll)
     past = admin.history(site.locks, name, limit=_PAST)
-    return {**detail.as_dict(), "past": [act.as_dict() for act in past]}
+    said["workers"] = site.workers.as_dict(got) if site.workers else None
+    return {**said, "past": [act.as_dict() for act in past]}
 
 
 def why(site: Site, asked: Asked) -> dict[str, Any]:
-    return admin.why(site.locks, asked["subject"], site.app).as_dict()
+    got = site.workers.latest() if site.workers else None
+    roll = got.value if got else None
+    return admin.why(site.locks, asked["subject"], site.app, roll=roll).as_dict()
 
 
 def history(site: Site, asked: Asked) -> dict[str, Any]:
@@ -89,8 +106,17 @@ def check(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def done(site: Site, asked: Asked) -> dict[str, Any]:
-    found = islice(admin.list_done(site.locks), asked["limit"])
-    return {"done": [work._asdict() for work in found]}
+    """As many as fit; a list of millions is not read to its end for a glob that fits few."""
+    fits = admin.matcher(asked["glob"] or "*")
+    ends, looked_at = time.monotonic() + _LOOK_FOR, 0
+    found: list[dict[str, Any]] = []
+    for work in admin.list_done(site.locks):
+        if len(found) == asked["limit"] or time.monotonic() > ends:
+            return {"done": found, "looked_at": looked_at, "complete": False}
+        looked_at += 1
+        if fits(work.key):
+            found.append(work._asdict())
+    return {"done": found, "looked_at": looked_at, "complete": True}
 
 
 def reset_done(site: Site, asked: Asked) -> dict[str, Any]:
@@ -111,6 +137,20 @@ def release(site: Site, asked: Asked) -> dict[str, Any]:
     if not freed and not grace:
         raise _nobody(name, token)
     return {"freed": [holder.as_dict() for holder in freed]}
+
+
+def release_many(site: Site, asked: Asked) -> dict[str, Any]:
+    targets = asked["holders"]
+    how = {word: asked[word] for word in ("reason", "by", "grace")}
+    done = admin.force_release_many(site.locks, targets, **how)
+    if not done.trouble:
+        site.snapshot.look_again({target.name for target in targets})
+    return {
+        "freed": [{"name": name, **holder.as_dict()} for name, holder in done.released],
+        "not_held": [target._asdict() for target in done.not_held],
+        "unknown": [target._asdict() for target in done.unknown],
+        "trouble": done.trouble,
+    }
 
 
 def _grace(site: Site, name: str, asked: Asked) -> float:

@@ -17,7 +17,6 @@ from starlette.routing import Route
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.locks import Locks
 from celery_locks.web.addresses import address_of, network_of
-from celery_locks.web.answers import Site
 from celery_locks.web.credentials import Authorize, Door, Visitor, opened
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
 from celery_locks.web.fields import Asked, from_body, from_query
@@ -26,7 +25,7 @@ from celery_locks.web.limits import Kind, RequestLimit, body_of, in_slow_thread,
 from celery_locks.web.openapi import described
 from celery_locks.web.pages import page_routes
 from celery_locks.web.replies import Refusal, refused, reply
-from celery_locks.web.snapshot import Snapshot
+from celery_locks.web.site import Site
 
 logger = logging.getLogger("celery_locks")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -83,18 +82,19 @@ def create_app(
     )
     # It would answer with a redirect to whatever the Host header says.
     app.router.redirect_slashes = False
+    # For those who have to close its locks when they end.
+    app.state.site = site
     return app
 
 
 def _site_of(source: Any) -> Site:
     if isinstance(source, Locks):
-        return Site(source, None, Snapshot.of(source))
+        return Site.of(source)
     if not hasattr(source, "conf") or not hasattr(source, "tasks"):
         raise LockUsageError(
             f"create_app needs a Celery app or Locks, not a {type(source).__name__}"
         )
-    locks = Locks.from_app(source)
-    return Site(locks, source, Snapshot.of(locks))
+    return Site.of(Locks.from_app(source), source)
 
 
 def _description(door: Door) -> Handler:

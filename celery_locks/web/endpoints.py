@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
 from celery_locks.web import answers
-from celery_locks.web.answers import Site
 from celery_locks.web.fields import Asked, Field
+from celery_locks.web.holders import TOKEN as _TOKEN
+from celery_locks.web.holders import HoldersField
+from celery_locks.web.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,6 @@ _LONGEST = 1000
 _ID = Field("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
 _TASK = Field("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
 _WORKER = Field("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
-_TOKEN = Field("token", "text", "Only the holder with this token.", least=1, most=2000)
 _REASON = Field("reason", "text", "Why, for the record.", default="", most=500)
 _BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
 _GRACE = Field(
@@ -67,14 +68,25 @@ def _limit(default: int, most: int) -> Field:
 
 _LISTED = (
     Field("glob", "text", "Of names: * is any text, ? any one character.", most=_LONGEST),
+    Field(
+        "search",
+        "text",
+        "Of names and of the ids of the tasks that hold or wait; * and ? as in glob.",
+        most=_LONGEST,
+    ),
     _TASK,
     _WORKER,
-    Field("state", "text", "Held, waited for, or queued.", choices=get_args(LockState)),
+    Field(
+        "state",
+        "text",
+        "Held, waited for, queued, or suspect: its holder may be dead.",
+        choices=(*get_args(LockState), answers.SUSPECT),
+    ),
     Field("sort", "text", "By what.", default="name", choices=tuple(answers.ORDERS)),
     Field(
         "order",
         "text",
-        "By name and remaining from the least, else from the most, if not said.",
+        "By name and remaining from the least, else from the longest, if not said.",
         choices=("asc", "desc"),
     ),
     _limit(100, 500),
@@ -112,6 +124,8 @@ _SWEPT = (
     _BY,
 )
 _SUBJECT = Field("subject", "name", "A lock's name or a task's id.", required=True)
+_GRACE_FOR_ALL = "Ask the holders to stop first, and give all of them so many seconds."
+_HOLDERS = HoldersField("holders", "text", "Whom to take locks from.", required=True)
 _KEY = Field("key", "name", "The key that the work was done for.", required=True)
 _OF_LOCK = _name("The lock's name.", required=True)
 
@@ -169,7 +183,10 @@ ENDPOINTS = (
         "Work that is marked as done.",
         answers.done,
         "DoneWork",
-        (_limit(100, 1000),),
+        (
+            Field("glob", "text", "Of keys: * is any text, ? any one character.", most=_LONGEST),
+            _limit(100, 1000),
+        ),
         is_slow=True,
     ),
     Endpoint(
@@ -189,6 +206,19 @@ ENDPOINTS = (
         "Freed",
         (_OF_LOCK, _TOKEN, _REASON, _BY, _GRACE),
         (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/release-many",
+        "Take locks from the holders named, and from nobody who came after them.",
+        answers.release_many,
+        "FreedMany",
+        (
+            _HOLDERS,
+            replace(_REASON, required=True, default=None, least=1),
+            _BY,
+            replace(_GRACE, about=_GRACE_FOR_ALL, or_null=False),
+        ),
     ),
     Endpoint(
         "POST",

@@ -145,7 +145,7 @@ def from_body(fields: Iterable[Field], body: bytes) -> Asked:
         raise Refusal(400, "The body is not readable: write a JSON object, in UTF-8.") from None
     if not isinstance(said, dict):
         raise Refusal(400, f"The body must be a JSON object, not {_shown(said)}.")
-    return _gathered(fields, said, "field", Field.checked)
+    return _gathered(fields, said, "field", lambda field, value: field.checked(value))
 
 
 def _no_constant(word: str) -> None:

@@ -58,15 +58,45 @@ _LOCK = {
 }
 SCHEMAS: dict[str, Schema] = {
     "Error": _object(error=_TEXT),
-    "Me": _object(role={"enum": ["read", "write"]}, now=_NUMBER, app=_FLAG),
+    "Me": _object(
+        role={"enum": ["read", "write"]},
+        now=_NUMBER,
+        app=_FLAG,
+        app_name=_MAYBE_TEXT,
+        server=_TEXT,
+        db=_WHOLE,
+        prefix=_TEXT,
+    ),
     "Holder": _object(**_HOLDER),
     "Lock": _object(**_LOCK),
+    "Liveness": _object(verdict=_TEXT, sentence=_TEXT),
+    "JudgedHolder": _object(**_HOLDER, liveness=_ref("Liveness")),
+    "HolderInFull": _object(
+        **_HOLDER,
+        liveness=_ref("Liveness"),
+        arguments={"type": ["object", "null"], "properties": {"args": _TEXT, "kwargs": _TEXT}},
+    ),
+    "ListedLock": _object(
+        **_LOCK | {"holders": _list_of(_ref("JudgedHolder"))}, usual=_ref("Usual")
+    ),
+    "Workers": {
+        "type": ["object", "null"],
+        "properties": {
+            "asked": _WHOLE,
+            "answered": _WHOLE,
+            "age": _MAYBE_NUMBER,
+            "trouble": _TEXT,
+        },
+        "required": ["asked", "answered", "age", "trouble"],
+    },
     "Locks": _object(
-        locks=_list_of(_ref("Lock")),
+        locks=_list_of(_ref("ListedLock")),
         total=_WHOLE,
         held=_WHOLE,
         waiting=_WHOLE,
         queued=_WHOLE,
+        suspect=_WHOLE,
+        workers=_ref("Workers"),
         as_of=_NUMBER,
         read_in=_NUMBER,
     ),
@@ -82,8 +112,9 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Usual": {"type": ["object", "null"], "properties": {"held_for": _NUMBER, "holds": _WHOLE}},
     "Detail": _object(
-        **_LOCK,
+        **_LOCK | {"holders": _list_of(_ref("HolderInFull"))},
         usual=_ref("Usual"),
+        workers=_ref("Workers"),
         likely_to_end_in=_MAYBE_NUMBER,
         past=_list_of(_ref("Act")),
     ),
@@ -105,10 +136,20 @@ SCHEMAS: dict[str, Schema] = {
         )
     ),
     "DoneWork": _object(
-        done=_list_of(_object(key=_TEXT, state=_TEXT, size=_WHOLE, lapses_in=_NUMBER))
+        done=_list_of(_object(key=_TEXT, state=_TEXT, size=_WHOLE, lapses_in=_NUMBER)),
+        looked_at=_WHOLE,
+        complete=_FLAG,
     ),
     "Reset": _object(key=_TEXT, reset=_FLAG),
     "Freed": _object(freed=_list_of(_ref("Holder"))),
+    "FreedMany": _object(
+        freed=_list_of(_ref("FreedHolder")),
+        not_held=_list_of(_ref("Target")),
+        unknown=_list_of(_ref("Target")),
+        trouble=_TEXT,
+    ),
+    "FreedHolder": _object(name=_TEXT, **_HOLDER),
+    "Target": _object(name=_TEXT, token=_TEXT),
     "AskedToStop": _object(asked=_list_of(_ref("Holder"))),
     "Swept": _object(freed=_list_of(_ref("Stale")), spared=_list_of(_ref("Stale")), doubt=_TEXT),
     "HeldByTask": _object(name=_TEXT, **_HOLDER, as_of=_NUMBER),

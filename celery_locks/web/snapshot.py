@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_locks import admin
+from celery_locks.errors import LockUnavailable
 from celery_locks.locks import Locks
 from celery_locks.model import LockInfo
 from celery_locks.store.admin_verbs import AdminVerbs
@@ -149,8 +150,14 @@ class Snapshot:
             self._changed.notify_all()
 
     def look_again(self, names: Iterable[str]) -> None:
-        """These were changed just now: show them as they are, without reading all the others."""
-        fixes = {name: self._look(name) for name in names}
+        """These were changed just now: show them as they are, without reading all the others.
+
+        What was done is done: if the server does not answer now, the next reading shows it.
+        """
+        try:
+            fixes = {name: self._look(name) for name in names}
+        except LockUnavailable:
+            return
         with self._changed:
             now = self._clock()
             self._fixes.update({name: (now, lock) for name, lock in fixes.items()})

@@ -180,10 +180,13 @@ class Desk:
 
 
 @contextmanager
-def desk_over(browser: Browser, url: str, app_of: Callable[[Locks], Any]) -> Iterator[Desk]:
+def desk_over(
+    browser: Browser, url: str, app_of: Callable[[Locks], Any], prefix: str = ""
+) -> Iterator[Desk]:
     """``app_of`` makes the ASGI app for some locks."""
-    crowd = Crowd(Locks.from_url(url, prefix=f"page-{next(_numbers)}"))
-    desk = Desk(browser, crowd, Site(app_of(crowd.locks)))
+    crowd = Crowd(Locks.from_url(url, prefix=prefix or f"page-{next(_numbers)}"))
+    app = app_of(crowd.locks)
+    desk = Desk(browser, crowd, Site(app))
     try:
         yield desk
     finally:
@@ -191,7 +194,16 @@ def desk_over(browser: Browser, url: str, app_of: Callable[[Locks], Any]) -> Ite
         desk.close_windows()
         crowd.disperse()
         desk.site.go_away()
+        _close(app)
     desk.check_complaints()
+
+
+def _close(app: Any) -> None:
+    """A site that knows a Celery app has locks of its own, and the app its connections."""
+    site = getattr(app.state, "site", None)
+    if site and site.app is not None:
+        site.locks.close()
+        site.app.close()
 
 
 def row(page: Page, name: str) -> Any:
@@ -204,5 +216,6 @@ def no_sideways_scroll(page: Page) -> bool:
     return bool(page.evaluate(_FITS))
 
 
-_FITS = """() => [...document.querySelectorAll("html, .panel, .panel h2, dialog, .lock-name")]
+_PARTS = "html, .panel, .panel h2, dialog, .lock-name, .targets"
+_FITS = f"""() => [...document.querySelectorAll("{_PARTS}")]
   .every((node) => node.scrollWidth <= node.clientWidth)"""

@@ -26,7 +26,7 @@ def test_list_says_who_holds_what(desk: Desk) -> None:
     found = row(page, "invoice:42")
     expect(found.locator(".holder")).to_have_text(f"shop.billing.tasks.charge{holder.task_id[:8]}")
     expect(found.locator(".where")).to_have_text(f"{WORKER}{holder.pid}")
-    expect(found.locator(".waiting")).to_have_text("2")
+    expect(found.locator(".waiting")).to_have_text(re.compile(r"^2 · \d+ s$"))
     expect(found.locator(".held")).to_have_text(re.compile(r"^\d+ s$"))
     expect(page.locator("#range")).to_have_text("1–1 of 1 lock")
     expect(page.locator("[data-state=waiting]")).to_have_text("waited for 1")
@@ -100,10 +100,12 @@ def test_columns_sort(desk: Desk) -> None:
         time.sleep(0.02)  # the store counts in milliseconds
     desk.crowd.wait_for("c")
     page = desk.open()
-    expect(page.locator("th[data-sort=held]")).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("th[data-sort=waiting]")).to_have_attribute("aria-sort", "descending")
     expect(page.locator("#rows tr")).to_have_count(3)
+    expect(page.locator("#rows .name")).to_have_text(["c", "b", "a"])
+    page.click("thead >> text=Held for")
     expect(page.locator("#rows .name")).to_have_text(["b", "a", "c"])
-    for column, first, last in (("Lock", "a", "c"), ("Remaining", "b", "a"), ("Waiting", "c", "")):
+    for column, first, last in (("Lock", "a", "c"), ("Lease", "b", "a"), ("Waiting", "c", "")):
         page.click(f"thead >> text={column}")
         expect(page.locator("#rows .name").first).to_have_text(first)
         if last:
@@ -153,7 +155,7 @@ def test_phone_shows_cards_and_never_scrolls_sideways(desk: Desk) -> None:
     page.tap("text=Cancel")
     page.tap("[aria-label=Close]")
     expect(page.locator("#rows")).to_be_visible()
-    for view in ("stale", "history", "check"):
+    for view in ("stale", "done", "history", "check"):
         page.goto(f"{desk.site.url}#view={view}")
         expect(page.locator(f"#{view} h1")).to_be_visible()
         assert no_sideways_scroll(page), view
@@ -271,7 +273,7 @@ def test_keyboard_reaches_everything(desk: Desk) -> None:
     expect(page.locator("#rows tr")).to_have_count(1)
     page.keyboard.press("Enter")
     expect(row(page, "c").locator("a")).to_be_focused()
-    page.keyboard.press("4")
+    page.keyboard.press("5")
     expect(page.locator("#check h1")).to_have_text("Check")
     page.keyboard.press("1")
     expect(page.locator("#rows tr")).to_have_count(1)

@@ -52,7 +52,7 @@ def roll(monkeypatch: pytest.MonkeyPatch) -> Any:
     def answer(*rolls: RollCall) -> list[Any]:
         asked: list[Any] = []
 
-        def call(app: Any, workers: Any = None, timeout: float = 0) -> RollCall:
+        def call(app: Any, workers: Any = None, timeout: float = 0, **_: Any) -> RollCall:
             asked.append(workers)
             return rolls[min(len(asked), len(rolls)) - 1]
 

@@ -32,10 +32,14 @@ def test_matcher_is_done_soon(glob: str) -> None:
 def test_wanted_and_sorts_fit_a_list_that_is_there() -> None:
     locks = [
         LockInfo("b", 1, (Holder(acquired_at=1.0, worker="w"),)),
-        LockInfo("a", 1, (Holder(acquired_at=2.0),), (Holder(),)),
-        LockInfo("c", 1, (), (Holder(), Holder())),
+        LockInfo(
+            "a", 1, (Holder(acquired_at=2.0),), (Holder(acquired_at=5.0), Holder(acquired_at=6.0))
+        ),
+        LockInfo("c", 1, (), (Holder(acquired_at=4.0, task_id="job-7"),)),
     ]
     assert [lock.name for lock in locks if wanted(worker="w")(lock)] == ["b"]
+    assert [lock.name for lock in locks if wanted(search="*job-7*")(lock)] == ["c"]
+    assert [lock.name for lock in locks if wanted(search="a")(lock)] == ["a"]
     assert {by: "".join(x.name for x in sorted(locks, key=key)) for by, key in SORTS.items()} == {
         "name": "abc",
         "held": "bac",

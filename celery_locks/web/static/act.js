@@ -3,10 +3,9 @@
 import { get, post } from "./api.js";
 import { $, el, tell } from "./dom.js";
 import { mayWrite, READ_ONLY } from "./session.js";
-import { isKept, isQueued, plural, shown, span, spelled, who } from "./text.js";
+import { defaultGrace, isAtWork, isKept, isQueued, plural, shown, span, spelled, who } from "./text.js";
 
 const SIGNATURE = "celery-locks.by";
-const AT_WORK = ["running", "renewed", "absent", "silent"];
 let done = () => {};
 
 export function onAct(listener) {
@@ -48,12 +47,7 @@ function form(kind, lock, token) {
       "div",
       { class: "pair" },
       isRelease && graceField(),
-      el(
-        "label",
-        {},
-        "Your name, for the record",
-        el("input", { name: "by", maxlength: "200", autocomplete: "name", value: signature() }),
-      ),
+      byField(),
     ),
     isRelease && sureField(),
     el("p", { class: "refusal", role: "alert" }),
@@ -117,7 +111,7 @@ function fit(made, lock, holder, isRelease) {
     : "It hears this with its next renewal and keeps the lock until it ends by itself. A task that does not listen goes on.";
   if (!isRelease) return;
   // One that is dead cannot use a grace.
-  made.elements.grace.value = isAtWork(holder) ? Math.min(60, lock.default_grace) : 0;
+  made.elements.grace.value = isAtWork(holder) ? String(defaultGrace(lock)) : "0";
   made.elements.sure.required = isAtWork(holder);
   made.querySelector(".sure").hidden = !isAtWork(holder);
 }
@@ -132,7 +126,16 @@ function consequences(lock, holder) {
   return `${next}The holder learns of it with its next renewal, within ${span(holder.ttl / 3)}; what it writes until then only a fence can refuse.`;
 }
 
-function reasonField(isRequired) {
+export function byField() {
+  return el(
+    "label",
+    {},
+    "Your name, for the record",
+    el("input", { name: "by", maxlength: "200", autocomplete: "name", value: signature() }),
+  );
+}
+
+export function reasonField(isRequired) {
   const label = isRequired ? "Reason" : "Reason (may be empty)";
   return el(
     "label",
@@ -148,27 +151,22 @@ function reasonField(isRequired) {
   );
 }
 
-function graceField() {
+export function graceField() {
   return el(
     "label",
-    { title: "It is asked to stop first, and has so long to give the lock back by itself" },
+    { title: "The holder is asked to stop first and has this long to release the lock itself" },
     "Grace, in seconds",
     el("input", { name: "grace", type: "number", min: "0", max: "60", step: "1", required: true }),
   );
 }
 
-function sureField() {
+export function sureField(words = "It seems to be at work. Take the lock from it all the same.") {
   return el(
     "label",
     { class: "sure" },
     el("input", { type: "checkbox", name: "sure" }),
-    el("span", {}, "It seems to be at work. Take the lock from it all the same."),
+    el("span", {}, words),
   );
-}
-
-function isAtWork(holder) {
-  if (isQueued(holder) || isKept(holder)) return false;
-  return AT_WORK.includes(holder.liveness?.verdict ?? "running");
 }
 
 async function send(kind, lock, made) {
@@ -191,6 +189,12 @@ async function send(kind, lock, made) {
     made.querySelector(".refusal").textContent = error.message;
     if (!$("act").open) tell(error.message, "bad");
   }
+  done();
+}
+
+// The name is kept for the next dialog, and what was done may have changed what is shown.
+export function acted(by) {
+  sign(by);
   done();
 }
 

@@ -12,17 +12,19 @@ import { glob, onArrival, place } from "./place.js";
 import { Poller } from "./poller.js";
 import { clearReports, showReport } from "./reports.js";
 import { session } from "./session.js";
-import { moment, spelled } from "./text.js";
+import { showSite, siteName } from "./site.js";
+import { moment, spelled, workersAsked } from "./text.js";
 import { wireTheme } from "./toggle.js";
 
 const EVERY = 1000;
+const VIEWS = ["locks", "stale", "done", "history", "check"];
 const list = new Poller(askList, EVERY, listFailed);
 let lastAnswer = 0;
 let nextTry = 0;
 
 function asked() {
   return {
-    glob: glob(place.q),
+    search: glob(place.q),
     task: glob(place.task),
     worker: place.worker,
     state: place.state,
@@ -49,6 +51,7 @@ function showPulse(answer) {
   const late = serverNow() - answer.as_of;
   write($("pulse-text"), late > 2.5 ? `as of ${late.toFixed(0)} s ago` : "live");
   $("pulse").title = `Read from the lock server in ${Math.round(1000 * answer.read_in)} ms`;
+  write($("asked"), workersAsked(answer.workers));
 }
 
 function listFailed(error, nextIn) {
@@ -70,6 +73,7 @@ function showTrouble() {
   $("trouble").hidden = false;
   write($("trouble-text"), `${since}${trouble} ${next ? `Trying again in ${next} s.` : "Trying again …"}`);
   write($("pulse-text"), "no answer");
+  write($("asked"), "");
 }
 
 function hideTrouble() {
@@ -89,6 +93,7 @@ async function enter() {
   const said = await get("me");
   Object.assign(session, said);
   heard(said.now);
+  showSite(said);
   $("role").hidden = said.role === "write";
   $("sign-in").hidden = true;
   document.querySelector(".views").hidden = false;
@@ -100,8 +105,8 @@ async function enter() {
 
 function arrived(now, before) {
   if (!$("sign-in").hidden) return;
-  document.title = now.lock ? `${spelled(now.lock)} · celery-locks` : "celery-locks";
-  for (const id of ["locks", "stale", "history", "check"]) $(id).hidden = id !== now.view;
+  document.title = [now.lock && spelled(now.lock), siteName(), "celery-locks"].filter(Boolean).join(" · ");
+  for (const id of VIEWS) $(id).hidden = id !== now.view;
   for (const link of document.querySelectorAll(".views a")) {
     if (link.dataset.view === now.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -124,7 +129,9 @@ function signIn(sentence = "") {
   $("outcomes").replaceChildren();
   $("act").close();
   hideTrouble();
-  for (const id of ["role", "pulse", "sign-out", "locks", "stale", "history", "check"]) $(id).hidden = true;
+  $("copy").close();
+  document.title = "celery-locks";
+  for (const id of ["role", "site", "pulse", "sign-out", ...VIEWS]) $(id).hidden = true;
   document.querySelector(".views").hidden = true;
   $("sign-in").hidden = false;
   $("refusal").textContent = hasKey() ? sentence : "";

@@ -18,7 +18,8 @@ export class Bar {
     this.text = el("span", { class: "left-text" });
     this.node = el(
       "div",
-      { class: "left-bar" },
+      { class: "left-bar", title: "Lease: time until the lock expires unless its holder renews it" },
+      el("span", { class: "left-label" }, "Lease"),
       el("span", { class: "track", "aria-hidden": "true" }, this.fill),
       this.text,
     );

@@ -7,7 +7,10 @@ import { el, live } from "./dom.js";
 import { stateBadge, taskName } from "./people.js";
 import { linkTo } from "./place.js";
 import { mayWrite, READ_ONLY } from "./session.js";
-import { isKept, isQueued, moment, plural, shown, span, spelled, utc } from "./text.js";
+import { isKept, isQueued, moment, plural, shown, span, spelled, utc, zone } from "./text.js";
+
+// These verdicts rest on what the worker answered, or did not.
+const ASKED = ["running", "absent", "silent", "gone"];
 
 export class Card {
   constructor(name, holder) {
@@ -15,6 +18,7 @@ export class Card {
     this.holder = holder;
     this.bar = new Bar();
     this.verdict = el("p", { class: "verdict" });
+    this.called = el("p", { class: "called" });
     this.node = el(
       "article",
       { class: "holder-card" },
@@ -24,6 +28,7 @@ export class Card {
         holder.task ? taskName(holder.task) : holder.task_id ? "A task" : "A process",
         stateBadge(holder),
       ),
+      this.called,
       this.bar.node,
       this.verdict,
       this.buttons(),
@@ -54,7 +59,15 @@ export class Card {
       ["Host", holder.host && shown(holder.host)],
       ["Process", holder.pid && `pid ${holder.pid}`],
       ["Held for", live(() => span(serverNow() - this.holder.acquired_at))],
-      ["Since", el("time", { title: utc(holder.acquired_at) }, moment(holder.acquired_at))],
+      [
+        "Since",
+        el(
+          "time",
+          { title: utc(holder.acquired_at) },
+          `${moment(holder.acquired_at)} ${zone(holder.acquired_at)}`,
+        ),
+        2,
+      ],
       ["Renewed", isQueued(holder) || isKept(holder) ? null : ago(renewed)],
       ["Renewals", holder.renewals == null ? null : live(() => String(this.holder.renewals))],
       ["ttl", span(holder.ttl)],
@@ -77,11 +90,17 @@ export class Card {
     );
   }
 
-  update(holder, asOf) {
+  update(holder, asOf, workers) {
     this.holder = holder;
+    const told = holder.arguments;
+    this.called.replaceChildren(
+      ...(told ? ["Arguments ", el("code", {}, shown(`${told.args} ${told.kwargs}`))] : []),
+    );
     this.bar.update(holder, asOf);
     this.verdict.className = `verdict ${holder.liveness?.verdict ?? ""}`;
+    const ago = workers?.age != null && ASKED.includes(holder.liveness?.verdict);
     this.verdict.textContent = spelled(holder.liveness?.sentence ?? "");
+    if (ago) this.verdict.append(` (asked ${span(workers.age)} ago)`);
   }
 }
 

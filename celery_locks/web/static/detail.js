@@ -2,20 +2,24 @@
 
 import { get } from "./api.js";
 import { Card } from "./card.js";
+import { Axis } from "./axis.js";
 import { chart } from "./chart.js";
+import { copyText, lockText } from "./copy.js";
 import { heard, serverNow } from "./clock.js";
-import { $, el, live, tell } from "./dom.js";
+import { $, el, live } from "./dom.js";
 import { holderPieces, wherePieces } from "./people.js";
 import { go, place } from "./place.js";
 import { Poller } from "./poller.js";
 import { timeline } from "./timeline.js";
-import { brief, plural, shown, span, spelled, who } from "./text.js";
+import { brief, plural, shown, span, spelled, who, zone } from "./text.js";
 
 const PAST = 200;
 const WAITERS_SHOWN = 20;
 let shownName = "";
 let lock = null;
 let acts = [];
+let sentences = [];
+let axis = new Axis();
 let people = "";
 let cards = new Map();
 
@@ -33,7 +37,7 @@ export function stopDetail() {
 
 function open(name) {
   shownName = name;
-  [lock, acts, people, cards] = [null, [], "", new Map()];
+  [lock, acts, sentences, people, cards, axis] = [null, [], [], "", new Map(), new Axis()];
   $("panel").replaceChildren();
   $("panel").hidden = !name;
   document.body.classList.toggle("has-panel", Boolean(name));
@@ -71,14 +75,16 @@ async function askStory() {
   ]);
   if (name !== shownName) return;
   acts = history.acts;
-  showWhy(why.sentences);
+  sentences = why.sentences;
+  showWhy();
   showPast();
 }
 
 function drawFrame(name) {
-  const copy =
-    navigator.clipboard &&
-    el("button", { type: "button", class: "quiet", onclick: () => copyName(name) }, "Copy name");
+  const copy = [
+    el("button", { type: "button", class: "quiet", onclick: copyDetail }, "Copy as text"),
+    el("button", { type: "button", class: "quiet", onclick: () => copyText(name) }, "Copy name"),
+  ];
   const close = el(
     "button",
     {
@@ -95,20 +101,18 @@ function drawFrame(name) {
     el("p", { class: "summary", id: "summary" }, "Reading …"),
     el("p", { class: "small", id: "panel-note" }),
     el("section", { id: "holders" }),
-    el("section", { id: "holds" }),
     el("section", { id: "waiters" }),
+    el("section", { id: "times" }),
+    el("section", { id: "holds" }),
     el("section", { id: "why" }),
     el("section", { id: "past" }),
-    el("footer", {}, copy),
+    el("footer", {}, ...copy),
   );
   $("panel").scrollTop = 0;
 }
 
-async function copyName(name) {
-  await navigator.clipboard.writeText(name).then(
-    () => tell("Copied."),
-    () => tell("The browser did not let us copy.", "warn"),
-  );
+export function copyDetail() {
+  if (lock) copyText(lockText(lock, sentences, acts));
 }
 
 function note(sentence) {
@@ -179,7 +183,7 @@ function showHolders() {
       cards.set(holder.token, new Card(lock.name, holder));
       $("holders").append(cards.get(holder.token).node);
     }
-    cards.get(holder.token).update(holder, lock.as_of);
+    cards.get(holder.token).update(holder, lock.as_of, lock.workers);
   }
 }
 
@@ -215,7 +219,7 @@ function showWaiters() {
 }
 
 // Sentences that begin with a space belong to the one before.
-function showWhy(sentences) {
+function showWhy() {
   $("why").replaceChildren(
     el("h3", {}, "In words"),
     ...sentences.map((one) => el("p", { class: one.startsWith(" ") && "inner" }, shown(one.trim()))),
@@ -228,6 +232,7 @@ function showPast() {
   const oldest = lock.holders.length
     ? serverNow() - Math.min(...lock.holders.map((one) => one.acquired_at))
     : 0;
+  showTimes();
   $("holds").replaceChildren(
     ...(holds.length
       ? [el("h3", {}, "How long it was held"), chart(holds, lock.usual?.held_for, oldest)]
@@ -238,7 +243,7 @@ function showPast() {
   if (section.signature === signature) return;
   section.signature = signature;
   section.replaceChildren(
-    el("h3", {}, "What happened"),
+    el("h3", {}, `What happened (times in ${zone()})`),
     acts.length
       ? timeline(acts)
       : el(
@@ -247,4 +252,14 @@ function showPast() {
           "Nothing is recorded: no hold of a second or more has ended, no operator has acted.",
         ),
   );
+}
+
+// On the axis: who holds and waits now, and what was. Nothing of a lock that was never held.
+function showTimes() {
+  const section = $("times");
+  const isKnown = lock.holders.length || lock.waiters.length || acts.length;
+  if (!isKnown) return section.replaceChildren();
+  axis.update(lock, acts);
+  if (!section.contains(axis.node))
+    section.replaceChildren(el("h3", {}, `Holds and waits over time (${zone()})`), axis.node);
 }

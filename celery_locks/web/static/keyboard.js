@@ -2,10 +2,11 @@
 
 import { openAct } from "./act.js";
 import { $ } from "./dom.js";
-import { focusedName, step, turn } from "./list.js";
+import { copyDetail } from "./detail.js";
+import { copyList, focusedName, pickFocused, step, turn } from "./list.js";
 import { go, place } from "./place.js";
 
-const VIEWS = ["locks", "stale", "history", "check"];
+const VIEWS = ["locks", "stale", "done", "history", "check"];
 
 const KEYS = {
   "/": () => toFilter(),
@@ -18,6 +19,8 @@ const KEYS = {
   "]": () => turn(1),
   r: () => act("release"),
   s: () => act("stop"),
+  x: () => place.view === "locks" && pickFocused(),
+  c: () => place.view === "locks" && (place.lock ? copyDetail() : copyList()),
   Escape: () => closePanel(),
 };
 
@@ -36,7 +39,7 @@ export function wireKeyboard() {
   $("help").addEventListener("click", () => $("keys").showModal());
 }
 
-const isTyping = (target) => target.matches?.("input, textarea, select");
+const isTyping = (target) => target.matches?.("input:not([type=checkbox]), textarea, select");
 
 function toFilter() {
   go({ view: "locks" });

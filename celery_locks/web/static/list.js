@@ -1,92 +1,22 @@
-// The table of locks: a row for each, kept while its lock is, so that focus and bars stay put.
+// The table of locks: filter, sorting, pages, selection. A row is in row.js.
 
-import { Bar } from "./bar.js";
-import { serverNow } from "./clock.js";
+import { get } from "./api.js";
+import { openBulk } from "./bulk.js";
+import { copyText, listText } from "./copy.js";
 import { $, el, write } from "./dom.js";
-import { holderPieces, stateBadge, wherePieces } from "./people.js";
 import { go, linkTo, place } from "./place.js";
-import { brief, count, plural, shown, spelled } from "./text.js";
+import { Row } from "./row.js";
+import { count, plural, shown } from "./text.js";
 
 export const PAGE = 100;
 const SUGGESTED = 50;
 const TYPING = 150;
 const rows = new Map();
 
-class Row {
-  constructor(name) {
-    this.name = name;
-    this.bar = new Bar();
-    this.link = el("a", { class: "name", title: spelled(name) }, shown(name));
-    this.badges = el("span", { class: "badges" });
-    this.holder = el("td", { class: "holder" });
-    this.where = el("td", { class: "where" });
-    this.held = el("td", { class: "held" });
-    this.waiting = el("td", { class: "waiting" });
-    this.node = el(
-      "tr",
-      {},
-      el("th", { scope: "row", class: "lock" }, this.link, this.badges),
-      this.holder,
-      this.where,
-      this.held,
-      el("td", { class: "left" }, this.bar.node),
-      this.waiting,
-    );
-    this.node.row = this;
-  }
-
-  update(lock) {
-    const [first] = lock.holders;
-    const people = JSON.stringify([
-      lock.limit,
-      lock.holders.map((one) => [one.token, one.task_id, one.worker]),
-    ]);
-    if (people !== this.people) this.introduce(lock, first);
-    this.people = people;
-    this.since = first?.acquired_at;
-    this.bar.update(soonest(lock.holders), lock.as_of);
-    write(this.waiting, lock.waiters.length ? count(lock.waiters.length) : "–");
-    this.waiting.classList.toggle("some", lock.waiters.length > 0);
-    this.link.setAttribute("href", linkTo({ lock: this.name }));
-    this.mark();
-    this.tick();
-  }
-
-  introduce(lock, first) {
-    const more = lock.holders.length - 1;
-    this.holder.replaceChildren(
-      ...(first ? holderPieces(first) : [el("span", { class: "task plain" }, "nobody")]).filter(Boolean),
-      ...(more > 0 ? [el("span", { class: "badge" }, `+${more}`)] : []),
-    );
-    this.where.replaceChildren(...(first ? wherePieces(first).filter(Boolean) : ["–"]));
-    const slots = `${lock.holders.length} of ${lock.limit} slots are taken`;
-    this.badges.replaceChildren(
-      ...[
-        lock.limit > 1 &&
-          el("span", { class: "badge", title: slots }, `${lock.holders.length}/${lock.limit}`),
-        first && stateBadge(first),
-      ].filter(Boolean),
-    );
-  }
-
-  mark() {
-    const isOpen = place.lock === this.name;
-    this.node.classList.toggle("open", isOpen);
-    if (isOpen) this.link.setAttribute("aria-current", "true");
-    else this.link.removeAttribute("aria-current");
-  }
-
-  tick() {
-    write(this.held, this.since ? brief(serverNow() - this.since) : "–");
-  }
-}
-
-// The one whose lease ends first.
-function soonest(holders) {
-  return holders.reduce((a, b) => (a && a.expires_at <= b.expires_at ? a : b), null);
-}
+let last = { locks: [] };
 
 export function showList(answer) {
+  last = answer;
   const wanted = new Set(answer.locks.map((lock) => lock.name));
   const focused = document.activeElement?.closest?.("tr")?.row;
   for (const [name, row] of rows) {
@@ -95,6 +25,7 @@ export function showList(answer) {
   answer.locks.forEach((lock, index) => put(lock, index));
   if (focused && document.activeElement === document.body) refocus(focused);
   showAround(answer);
+  showPicked();
 }
 
 function drop(name, row) {
@@ -106,7 +37,7 @@ function drop(name, row) {
 
 function put(lock, index) {
   const body = $("rows");
-  const row = rows.get(lock.name) ?? new Row(lock.name);
+  const row = rows.get(lock.name) ?? new Row(lock.name, showPicked);
   rows.set(lock.name, row);
   row.update(lock);
   if (body.children[index] !== row.node) body.insertBefore(row.node, body.children[index] ?? null);
@@ -128,8 +59,10 @@ function showAround(answer) {
   );
   $("previous").disabled = first === 0;
   $("next").disabled = last >= answer.total;
-  for (const chip of document.querySelectorAll(".chips button"))
+  for (const chip of document.querySelectorAll(".chips button")) {
     write(chip.querySelector("b"), count(answer[chip.dataset.state]));
+    chip.classList.toggle("none", !answer[chip.dataset.state]);
+  }
   suggest(
     "tasks",
     answer.locks.flatMap((lock) => lock.holders.map((one) => one.task)),
@@ -147,12 +80,57 @@ function showEmpty(answer, filtered, first) {
   $("table").hidden = isEmpty;
   if (!isEmpty) return;
   if (first && answer.total) go({ page: String(Math.ceil(answer.total / PAGE)) }, { replace: true });
+  if ($("empty").question === filtered + place.q) return;
+  $("empty").question = filtered + place.q;
   const sentence = filtered ? "No lock matches the filter." : "No lock is held, and nobody waits for one.";
   const clear =
     filtered &&
     el("a", { href: linkTo({ q: "", task: "", worker: "", state: "", page: "1" }) }, "Show all locks");
-  $("empty").replaceChildren(...[el("p", {}, sentence), clear].filter(Boolean));
+  $("empty").replaceChildren(...[el("p", {}, sentence), clear, askWhy(place.q)].filter(Boolean));
 }
+
+// A task may hold no lock because it was skipped, or waits in a queue: its id can be asked about.
+function askWhy(subject) {
+  if (!subject || /[*?]/.test(subject)) return null;
+  const answer = el("div", { class: "answer", role: "status" });
+  const ask = el("button", { type: "button" }, "Is it a task's id? Ask what became of the task");
+  ask.addEventListener("click", async () => {
+    ask.disabled = true;
+    answer.replaceChildren(el("p", {}, "Asking the workers and the result backend …"));
+    try {
+      const { sentences } = await get("locks/why", { subject });
+      answer.replaceChildren(...sentences.map((one) => el("p", {}, shown(one))));
+    } catch (error) {
+      answer.replaceChildren(el("p", { class: "refusal" }, error.message));
+    }
+    ask.disabled = false;
+  });
+  return el("div", {}, ask, answer);
+}
+
+const picked = () => [...rows.values()].filter((row) => row.box.checked && !row.box.disabled);
+
+function showPicked() {
+  const chosen = picked();
+  const possible = [...rows.values()].filter((row) => !row.box.disabled).length;
+  $("bulk").hidden = chosen.length === 0;
+  write($("bulk-text"), `${plural(chosen.length, "lock", "locks")} selected`);
+  for (const row of rows.values()) row.node.classList.toggle("picked", row.box.checked && !row.box.disabled);
+  $("pick-all").checked = chosen.length > 0 && chosen.length === possible;
+  $("pick-all").indeterminate = chosen.length > 0 && chosen.length < possible;
+}
+
+function pick(chosen, isOn) {
+  for (const row of chosen) row.box.checked = isOn && !row.box.disabled;
+  showPicked();
+}
+
+export function pickFocused() {
+  const row = document.activeElement?.closest?.("tr")?.row;
+  if (row) pick([row], !row.box.checked);
+}
+
+export const copyList = () => copyText(listText(last.locks, $("range").textContent));
 
 function suggest(id, words) {
   const fitting = [...new Set(words.filter(Boolean))].sort().slice(0, SUGGESTED);
@@ -191,8 +169,17 @@ export function wireList() {
   $("next").addEventListener("click", () => turn(1));
   $("rows").addEventListener("click", (event) => {
     const row = event.target.closest("tr")?.row;
-    if (row && !event.target.closest("a") && !String(getSelection())) go({ lock: row.name });
+    if (row && !event.target.closest("a, .pick") && !String(getSelection())) go({ lock: row.name });
   });
+  $("pick-all").addEventListener("change", () => pick(rows.values(), $("pick-all").checked));
+  $("bulk-clear").addEventListener("click", () => pick(rows.values(), false));
+  $("bulk-release").addEventListener("click", () =>
+    openBulk(
+      picked().map((row) => row.lock),
+      () => pick(rows.values(), false),
+    ),
+  );
+  $("copy-list").addEventListener("click", copyList);
 }
 
 function wireBox(box) {
@@ -245,5 +232,7 @@ export function step(by) {
 
 export function clearList() {
   rows.clear();
+  last = { locks: [] };
   $("rows").replaceChildren();
+  showPicked();
 }

@@ -25,11 +25,44 @@ export function holderPieces(holder) {
 export function wherePieces(holder) {
   const place = holder.worker || holder.host;
   return [
+    life(holder),
     place
       ? el("span", { class: "worker", title: spelled(place) }, shown(place))
       : el("span", { class: "worker" }, "–"),
     holder.pid ? el("code", { class: "pid" }, String(holder.pid)) : null,
   ];
+}
+
+const VERDICTS = {
+  running: "alive",
+  renewed: "renewed in time",
+  absent: "not running",
+  silent: "no answer",
+  late: "overdue",
+  gone: "dead",
+};
+const SUSPECT = ["absent", "silent", "late", "gone"];
+
+// A dot that says whether the holder lives; the whole sentence is its title.
+export function life(holder) {
+  const { verdict, sentence } = holder.liveness ?? {};
+  if (!VERDICTS[verdict]) return null;
+  const words = { role: "img", "aria-label": VERDICTS[verdict], title: spelled(sentence) };
+  return el("span", { class: `life ${verdict}`, ...words });
+}
+
+export const worst = (holders) =>
+  SUSPECT.findLast((verdict) => holders.some((one) => one.liveness?.verdict === verdict)) ?? "";
+
+export function verdictBadge(holders) {
+  const verdict = worst(holders);
+  if (!verdict) return null;
+  const holder = holders.find((one) => one.liveness?.verdict === verdict);
+  return el(
+    "span",
+    { class: `badge ${verdict}`, title: spelled(holder.liveness.sentence) },
+    VERDICTS[verdict],
+  );
 }
 
 export function stateBadge(holder) {

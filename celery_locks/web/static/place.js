@@ -7,14 +7,14 @@ const START = {
   task: "",
   worker: "",
   state: "",
-  sort: "held",
+  sort: "waiting",
   order: "desc",
   page: "1",
   lock: "",
 };
 const WORDS = {
-  view: ["locks", "stale", "history", "check"],
-  state: ["", "held", "waiting", "queued"],
+  view: ["locks", "stale", "done", "history", "check"],
+  state: ["", "held", "waiting", "queued", "suspect"],
   sort: ["name", "held", "remaining", "waiting"],
   order: ["asc", "desc"],
 };

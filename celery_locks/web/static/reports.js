@@ -2,19 +2,20 @@
 
 import { openAct } from "./act.js";
 import { get, post } from "./api.js";
-import { $, el, tell } from "./dom.js";
+import { $, el, live, tell } from "./dom.js";
 import { holderPieces, wherePieces } from "./people.js";
 import { linkTo, place } from "./place.js";
 import { mayWrite, READ_ONLY, session } from "./session.js";
+import { askDone, doneFilter, drawDone } from "./done.js";
 import { timeline } from "./timeline.js";
-import { plural, shown, span, spelled } from "./text.js";
+import { plural, shown, span, spelled, zone } from "./text.js";
 
 const HISTORY = 1000;
 const MINUTE = 60;
 let olderThan = "";
 let withHolds = false;
 
-const VIEWS = { stale: showStale, history: showHistory, check: showCheck };
+const VIEWS = { stale: showStale, done: showDone, history: showHistory, check: showCheck };
 
 export function clearReports() {
   for (const id of Object.keys(VIEWS)) $(id).replaceChildren();
@@ -28,7 +29,7 @@ export function showReport() {
 
 // A view's head with what it is for, and a body that is filled when the answer is there.
 function frame(id, title, words, ...tools) {
-  const body = el("div", { class: "body" }, el("p", { class: "muted" }, "Reading …"));
+  const body = el("div", { class: "body" });
   const again = el("button", { type: "button", onclick: showReport }, "Look again");
   $(id).replaceChildren(
     el(
@@ -43,7 +44,15 @@ function frame(id, title, words, ...tools) {
   return body;
 }
 
-async function fill(body, ask, draw) {
+// Until the answer is there: what is asked of whom, and for how long already.
+function progress(body, words) {
+  const began = Date.now();
+  const seconds = live(() => ` ${span((Date.now() - began) / 1000)}`);
+  body.replaceChildren(el("p", { class: "muted progress", role: "status" }, `${words} …`, seconds));
+}
+
+async function fill(body, words, ask, draw) {
+  progress(body, words);
   try {
     const answer = await ask();
     body.replaceChildren(...draw(answer));
@@ -69,6 +78,9 @@ function showStale() {
   const asked = { older_than: olderThan ? String(Number(olderThan) * MINUTE) : "" };
   fill(
     body,
+    session.app
+      ? "Reading all locks and asking their workers over the broker which tasks they run. A worker that does not answer within 1.5 s is asked a second time. Queued messages are then looked for in the queues"
+      : "Reading all locks from the lock server",
     () => get("locks/stale", asked),
     ({ stale, doubt }) => [
       stale.length || doubt
@@ -197,11 +209,12 @@ function showHistory() {
   const body = frame(
     "history",
     "History",
-    "What operators did to locks, and why; the latest first.",
+    `What operators did to locks, and why; the latest first. Times are in ${zone()}.`,
     el("label", {}, box, " also the holds that ended"),
   );
   fill(
     body,
+    "Reading the history from the lock server",
     () => get("locks/history", { limit: HISTORY, only_acts: !withHolds }),
     ({ acts }) => [
       acts.length
@@ -209,6 +222,16 @@ function showHistory() {
         : el("p", { class: "empty" }, "Nothing is recorded yet."),
     ],
   );
+}
+
+function showDone() {
+  const body = frame(
+    "done",
+    "Completed work",
+    "Keys whose work is done (once=, @idempotent): a repeat is not run, until the mark is forgotten or reset.",
+    doneFilter(showDone),
+  );
+  fill(body, "Reading the marks from the lock server", askDone, drawDone);
 }
 
 function showCheck() {
@@ -221,6 +244,9 @@ function showCheck() {
   );
   fill(
     body,
+    session.app
+      ? "Asking the lock server and the broker about their settings, and looking at each task's options"
+      : "Asking the lock server about its settings",
     () => get("locks/check"),
     ({ findings }) => [
       findings.length

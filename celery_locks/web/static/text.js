@@ -55,6 +55,14 @@ export function moment(at) {
   return `${then.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
 }
 
+// The reader's time zone: "UTC", "UTC+1", "UTC-3:30".
+export function zone(at = Date.now() / 1000) {
+  const east = -new Date(at * 1000).getTimezoneOffset();
+  if (!east) return "UTC";
+  const [hours, minutes] = [Math.floor(Math.abs(east) / 60), Math.abs(east) % 60];
+  return `UTC${east < 0 ? "-" : "+"}${hours}${minutes ? `:${String(minutes).padStart(2, "0")}` : ""}`;
+}
+
 // In full and for everywhere, to compare with logs.
 export function utc(at) {
   return new Date(at * 1000)
@@ -74,6 +82,27 @@ export function plural(number, one, many) {
 export function shortId(id) {
   const text = String(id);
   return text.length > 12 ? text.slice(0, 8) : text;
+}
+
+// How many workers answered and how long ago.
+export function workersAsked(workers) {
+  if (!workers) return "workers not asked";
+  if (workers.trouble) return `workers could not be asked: ${spelled(workers.trouble)}`;
+  if (workers.age === null) return "asking the workers …";
+  if (!workers.asked) return "";
+  return `${count(workers.answered)} of ${plural(workers.asked, "worker", "workers")} answered, ${span(workers.age)} ago`;
+}
+
+// Seconds that a holder needs to hear of a stop and to end; the server takes no more than 60.
+export function defaultGrace(lock) {
+  return Math.min(60, Math.ceil(lock.default_grace));
+}
+
+const AT_WORK = ["running", "renewed", "absent", "silent"];
+
+export function isAtWork(holder) {
+  if (isQueued(holder) || isKept(holder)) return false;
+  return AT_WORK.includes(holder.liveness?.verdict ?? "running");
 }
 
 export function isQueued(holder) {
