@@ -127,9 +127,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with EmbeddedServer() as server, sync_playwright() as playwright:
         os.environ[URL_VARIABLE] = server.url
-        from tests.browser.shop import app
-
         from celery_locks import Locks
+        from tests.browser.shop import app
 
         app.conf.broker_url = server.url
         with (
