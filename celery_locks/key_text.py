@@ -49,7 +49,7 @@ def written(value: Any, stop: str | None) -> str:
     if isinstance(value, str):
         is_bare = stop != "" and bare_text(stop).fullmatch(value)
         return value if is_bare else _json(value)
-    text = _json(value)
+    text = str(value) if type(value) is int else _json(value)
     if isinstance(value, list | dict) or stop is None or (stop and stop not in text):
         return text
     return f"({text})"
@@ -68,8 +68,9 @@ def stable_text(parameter: str, value: Any) -> str:
 
 def plain_value(parameter: str, value: Any) -> Any:
     """JSON for anything that a message may carry; else a sentence that names the parameter."""
-    if type(value) is str:
-        return value
+    kind = type(value)
+    if kind is str or (kind is int and value.bit_length() < 64):
+        return value  # as most are
     try:
         plain = _plain(value)
         _json(plain)

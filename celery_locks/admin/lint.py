@@ -148,7 +148,8 @@ def _shared_keys(app: Any) -> Iterator[Finding]:
         task = app.tasks[name]
         key = task._lock_said.get("key") if isinstance(task, LockedTask) else None
         if isinstance(key, str) and key != BY_ARGUMENTS:
-            tasks.setdefault(parameters_of(task).without_task(key), []).append(name)
+            key = parameters_of(task).without_task(key)
+            tasks.setdefault(key, []).append(name)
             has_once |= {key} if task._lock_said.get("once") else set()
     for key, names in tasks.items():
         for name in names if len(names) > 1 else ():
