@@ -1,8 +1,9 @@
 """One frozen event for everything that happens to a lock, and the list of who wants to know.
 
 Each event is also a line in the log (``logs.py``), if that is wanted at its level. Metrics and
-traces subscribe here; nothing below knows of them. A subscriber that fails is logged and never
-stands in the way of a release. Events are made only when somebody subscribed or reads the log.
+traces subscribe here; nothing below knows of them. A subscriber that fails is logged, once a
+minute, and never stands in the way of a release. Events are made only when somebody subscribed or
+reads the log.
 
 Where they happen, seen with a prefork worker: whatever a task does to its lock (acquired, conflict,
 released, skipped, requeued, unlocked, and lost) in the child, in the task's own thread; renewed,
@@ -64,6 +65,7 @@ _NEVER = -1
 _level, _is_logged = logs.LEVELS.get, logger.isEnabledFor
 Subscriber = Callable[[LockEvent], None]
 _subscribers: tuple[Subscriber, ...] = ()
+_reports = logs.Reports()
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
@@ -96,5 +98,6 @@ def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) 
     for subscriber in (logs.write, *_subscribers) if is_logged else _subscribers:
         try:
             subscriber(event)
-        except Exception:
-            logger.exception("subscriber %r failed on %s of lock %r", subscriber, kind, name)
+        except Exception:  # noqa: BLE001
+            who = repr(subscriber).replace("%", "%%")
+            _reports.failure(f"subscriber {who} failed on %s of lock %r", kind, name)

@@ -132,6 +132,7 @@ class Reports:
     """
 
     _EVERY = 60.0
+    _MOST = 1000
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
@@ -151,6 +152,8 @@ class Reports:
         if now() < until:
             self._said[key] = (until, left_out + 1)
             return
+        if len(self._said) >= self._MOST:
+            self._said.clear()
         self._said[key] = (now() + self._EVERY, 0)
         more = f" ({left_out} more of these since the last line)" if left_out else ""
         logger.log(level, key[0] + more, *args, exc_info=exc_info)

@@ -146,3 +146,35 @@ def test_log_is_not_written_for_nobody(
     monkeypatch.setattr(events, "LockEvent", None)
     emit("acquired", "a", "t", 1, waited=0.0)
     emit("renewed", "a")
+
+
+def test_report_comes_once_a_minute_and_counts_what_was_left_out(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails many times a second must neither fill the disk nor look as if it had ended."""
+    clock = [0.0]
+    monkeypatch.setattr(logs, "now", lambda: clock[0])
+    reports = logs.Reports()
+    for moment in (0.0, 1.0, 59.0, 60.0, 61.0):
+        clock[0] = moment
+        reports.warning("lock %r is odd", "a%s")
+        reports.warning("another thing")
+    assert [record.getMessage() for record in log.records] == [
+        "lock 'a%s' is odd",
+        "another thing",
+        "lock 'a%s' is odd (2 more of these since the last line)",
+        "another thing (2 more of these since the last line)",
+    ]
+
+
+def test_report_of_a_failure_tells_errors_apart(log: pytest.LogCaptureFixture) -> None:
+    reports = logs.Reports()
+    for error in (KeyError("a"), KeyError("b"), ValueError("c")):
+        try:
+            raise error
+        except Exception:
+            reports.failure("it failed")
+    assert [record.exc_info[0] for record in log.records if record.exc_info] == [
+        KeyError,
+        ValueError,
+    ]
