@@ -34,5 +34,7 @@ def run(lock: str, seconds: float = 600.0, **more: Any) -> None:
 
 
 for name, ttl in TTLS.items():
-    app.task(run, name=name, base=LockedTask, lock_key="{lock}", lock_ttl=ttl, lock_on_conflict="wait")
+    app.task(
+        run, name=name, base=LockedTask, lock_key="{lock}", lock_ttl=ttl, lock_on_conflict="wait"
+    )
 app.task(run, name="shop.exports.tasks.export", base=LockedTask, lock_key="{lock}", lock_limit=4)
