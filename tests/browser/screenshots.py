@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from celery_locks import Locks, admin
 from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.shop import STOCK_QUEUE, TTLS, URL_VARIABLE
+from tests.browser.shop import STOCK_QUEUE, URL_VARIABLE, app
 from tests.support import chromium
 from tests.support.waiting import wait_until
 
@@ -74,7 +74,7 @@ def served(url: str) -> Iterator[str]:
         process.communicate()
 
 
-def prepare(app: Any, locks: Any, stock: subprocess.Popen[bytes]) -> None:
+def prepare(locks: Locks, stock: subprocess.Popen[bytes]) -> None:
     """Past holds, work of a shop, a lock that others wait for, and one whose worker is dead."""
     for seconds in _PAST:
         app.tasks[_CHARGE].delay("invoice:20417", seconds)
@@ -92,12 +92,9 @@ def prepare(app: Any, locks: Any, stock: subprocess.Popen[bytes]) -> None:
     app.tasks[_CHARGE].delay("report:daily:2026-11-15")
     wait_until(lambda: locks.is_locked(_NAMES["shop.stock.tasks.recount"]), PATIENCE)
     stock.kill()
-    time.sleep(TTLS["shop.stock.tasks.recount"] / 2 + 6)  # overdue, and not answering
 
 
-def _past_holds(locks: Any) -> int:
-    from celery_locks import admin
-
+def _past_holds(locks: Locks) -> int:
     return sum(act.act == "held" for act in admin.history(locks, "invoice:20417"))
 
 
@@ -107,8 +104,9 @@ def take(browser: Browser, address: str, folder: Path) -> None:
         for scheme in ("light", "dark")
     }
     pages["page-phone.png"] = _opened(browser, address, "light", **PHONE)
-    for name, page in pages.items():
+    for page in pages.values():
         expect(page.locator("#rows tr.gone")).to_be_visible(timeout=PATIENCE * 1000)
+    for name, page in pages.items():
         page.screenshot(path=folder / name)
 
 
@@ -126,17 +124,13 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS
     folder.mkdir(parents=True, exist_ok=True)
     with EmbeddedServer() as server, sync_playwright() as playwright:
-        os.environ[URL_VARIABLE] = server.url
-        from celery_locks import Locks
-        from tests.browser.shop import app
-
         app.conf.broker_url = server.url
         with (
             worker(server.url, "billing@web-3", "celery"),
             worker(server.url, "stock@web-5", STOCK_QUEUE) as stock,
             served(server.url) as address,
         ):
-            prepare(app, Locks.from_app(app), stock)
+            prepare(Locks.from_app(app), stock)
             take(chromium.launched(playwright), address, folder)
 
 

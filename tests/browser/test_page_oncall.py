@@ -206,7 +206,7 @@ def test_time_axis_shows_holds_waits_and_acts(desk: Desk) -> None:
     )
     expect(page.locator("#times h3")).to_contain_text("UTC+5:30")
     expect(page.locator("#past h3")).to_contain_text("UTC+5:30")
-    expect(page.locator(".ranges [aria-pressed=true]")).to_have_text("10 min")
+    expect(page.locator(".ranges [aria-pressed=true]")).to_have_text("recent")
     page.click(".ranges >> text=1 day")
     expect(page.locator(".ranges [aria-pressed=true]")).to_have_text("1 day")
     expect(axis.locator(".hold")).to_have_count(1)
@@ -280,7 +280,7 @@ def test_arguments_are_shown_where_the_app_says_so(browser: Browser) -> None:
         with desk_over(browser, rig.server.url, site, prefix=rig.locks.verbs.prefix) as desk:
             page = desk.open("#lock=invoice-42")
             expect(page.locator(".called")).to_contain_text("('invoice-42', 'gate')")
-            expect(page.locator(".verdict.running")).to_contain_text(re.compile(r"asked \d+ s ago"))
+            expect(page.locator(".verdict.running")).to_contain_text(re.compile(r"Asked \d+ s ago"))
             expect(row(page, "invoice-42").locator(".life.running")).to_be_attached()
             expect(page.locator("#asked")).to_contain_text("1 of 1 worker answered")
         rig.open("gate")

@@ -8,16 +8,19 @@ const WIDTH = 400;
 const LEFT = 44;
 const LANE = 12;
 const MOST_LANES = 6;
+const RECENT_HOLDS = 5;
+const LEAST = 30; // seconds
 const MOST_WAITS = 8;
-const RANGES = { "10 min": 600, "1 h": 3600, "1 day": 86400, all: Infinity };
+const RECENT = "recent";
+const RANGES = { "10 min": 600, "1 h": 3600, "1 day": 86400 };
 const STEPS = [1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 const MOST_TICKS = 4;
 
 export class Axis {
   constructor() {
-    this.range = "";
+    this.range = RECENT;
     this.figure = el("div", {});
-    this.buttons = Object.keys(RANGES).map((name) =>
+    this.buttons = [RECENT, ...Object.keys(RANGES), "all"].map((name) =>
       el("button", { type: "button", onclick: () => this.choose(name) }, name),
     );
     this.choice = el("div", { class: "ranges", role: "group", "aria-label": "How far back" }, ...this.buttons);
@@ -29,16 +32,23 @@ export class Axis {
     this.update(this.lock, this.acts);
   }
 
+  // How far back: as chosen, or with everything that goes on now and some past holds, or all.
+  seconds(bars, now) {
+    if (RANGES[this.range]) return RANGES[this.range];
+    const past = bars.filter((one) => one.kind !== "present");
+    const shown = this.range === RECENT ? past.slice(-RECENT_HOLDS) : past;
+    const people = [...this.lock.holders, ...this.lock.waiters].map((one) => one.acquired_at);
+    const acts = this.range === RECENT ? [] : this.acts.map((act) => act.at);
+    return 1.05 * (now - Math.min(now - LEAST, ...shown.map((one) => one.from), ...people, ...acts));
+  }
+
   update(lock, acts) {
     [this.lock, this.acts] = [lock, acts];
     const now = serverNow();
     const bars = holdsOf(lock, acts, now);
-    const name = this.range || fitting(lock, bars, now);
     for (const button of this.buttons)
-      button.setAttribute("aria-pressed", String(button.textContent === name));
-    const oldest = Math.min(now - 60, ...bars.map((one) => one.from), ...lock.waiters.map((one) => one.acquired_at));
-    const from = Math.max(oldest, now - RANGES[name]);
-    this.figure.replaceChildren(draw(lock, acts, bars, from, now));
+      button.setAttribute("aria-pressed", String(button.textContent === this.range));
+    this.figure.replaceChildren(draw(lock, acts, bars, now - this.seconds(bars, now), now));
   }
 }
 
@@ -62,14 +72,6 @@ function holdsOf(lock, acts, now) {
 }
 
 const told = (holder) => (holder ? spelled(who(holder)) : "somebody");
-
-// The shortest range with everything that goes on now and a few past holds.
-function fitting(lock, bars, now) {
-  const people = [...lock.holders, ...lock.waiters].map((one) => one.acquired_at);
-  const latest = bars.filter((one) => one.kind !== "present").slice(-3);
-  const oldest = Math.min(now, ...people, ...latest.map((one) => one.from));
-  return Object.keys(RANGES).find((name) => now - oldest <= RANGES[name]);
-}
 
 // Each into the first lane that is free again; a semaphore's holds lie side by side.
 function intoLanes(bars) {

@@ -100,7 +100,7 @@ export class Card {
     this.verdict.className = `verdict ${holder.liveness?.verdict ?? ""}`;
     const ago = workers?.age != null && ASKED.includes(holder.liveness?.verdict);
     this.verdict.textContent = spelled(holder.liveness?.sentence ?? "");
-    if (ago) this.verdict.append(` (asked ${span(workers.age)} ago)`);
+    if (ago) this.verdict.append(` Asked ${span(workers.age)} ago.`);
   }
 }
 

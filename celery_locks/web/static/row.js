@@ -88,7 +88,7 @@ export class Row {
     this.tickHeld();
     const { waiters } = this.lock;
     const first = Math.min(...waiters.map((one) => one.acquired_at));
-    const waits = waiters.length ? `${count(waiters.length)} · ${brief(serverNow() - first)}` : "–";
+    const waits = waiters.length ? `${count(waiters.length)} · ${brief(serverNow() - first, 60)}` : "–";
     write(this.waiting, waits);
     this.waiting.classList.toggle("some", waiters.length > 0);
   }
@@ -98,7 +98,7 @@ export class Row {
     const held = first ? serverNow() - first.acquired_at : 0;
     const usual = first && !isQueued(first) && !isKept(first) ? this.lock.usual?.held_for : null;
     write(this.age, first ? brief(held) : "–");
-    write(this.usually, usual ? `usually ${brief(usual)}` : "");
+    write(this.usually, usual ? `usually ${brief(usual, 60)}` : "");
     this.held.classList.toggle("unusual", Boolean(usual) && held > UNUSUAL * usual);
     this.held.title = usual ? `${(held / usual).toFixed(1)} times as long as usual (${span(usual)})` : "";
   }
