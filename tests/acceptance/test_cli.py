@@ -87,7 +87,7 @@ def alone(url: str, *arguments: str) -> Answer:
     return ran(["-c", code, "--url", url, *arguments], None)
 
 
-def take(rig: Rig, name: str, token: str = "", ttl: float = 60, **said: Any) -> None:
+def take(rig: Rig, name: str, token: str = "", ttl: float = 3600, **said: Any) -> None:
     """Held by nobody who renews it."""
     spec = LockSpec(name, ttl)
     rig.locks.perform(rig.locks.verbs.acquire(spec, token or f"t-{name}", Holder(**said)))

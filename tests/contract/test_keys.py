@@ -107,9 +107,9 @@ def test_foreign_data_is_reported_and_left_alone(face: Face, place: Place, what:
     key = place.key(what, "a")
     place.raw.lpush(key, "theirs")
     with pytest.raises(ForeignData, match="left alone"):
-        face.acquire("a", ttl=1)
+        face.acquire("a")
     with pytest.raises(ForeignData):
-        face.acquire("a", ttl=1, wait=1)
+        face.acquire("a", wait=1)
     assert place.raw.lrange(key, 0, -1) == [b"theirs"]
     place.raw.delete(key)
     assert face.acquire("a"), "the refused call took it all the same"

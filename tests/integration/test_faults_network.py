@@ -98,11 +98,11 @@ def test_black_hole_that_heals_in_time_leaves_the_lease_held(
 
 
 def test_lateness_within_the_budget_is_borne(face: Open, proxy: Proxy, news: News) -> None:
-    """Replies 0.25 s late and a ttl of 2 s: slow, and nothing is lost."""
+    """Replies half a second late and a ttl of 6 s: slow, and nothing is lost."""
     locks = face(proxy.url)
-    lease = locks.acquire("late", ttl=2)
-    proxy.delay(0.25)
-    wait_until(lambda: lease.renewals >= 2, 15)
+    lease = locks.acquire("late", ttl=6)
+    proxy.delay(0.5)
+    wait_until(lambda: lease.renewals >= 2, 30)
     lease.check()
     assert "lost" not in news.of(lease)
     # Not as late as that: of a release that is asked for twice, the second answer is "not yours".

@@ -28,5 +28,6 @@ def close_client(app: Celery) -> None:
     if consumer is not None:
         consumer.stop()
         consumer._pubsub = None
+        consumer.subscribed_to.clear()  # who still asks for a result subscribes again
         backend.client.close()
     app.close()
