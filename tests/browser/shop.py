@@ -33,8 +33,12 @@ def run(lock: str, seconds: float = 600.0, **more: Any) -> None:
     time.sleep(seconds)
 
 
+def name_itself(lock: str, *args: Any, **kwargs: Any) -> str:
+    return lock
+
+
 for name, ttl in TTLS.items():
     app.task(
-        run, name=name, base=LockedTask, lock_key="{lock}", lock_ttl=ttl, lock_on_conflict="wait"
+        run, name=name, base=LockedTask, lock_key=name_itself, lock_ttl=ttl, lock_on_conflict="wait"
     )
-app.task(run, name="shop.exports.tasks.export", base=LockedTask, lock_key="{lock}", lock_limit=4)
+app.task(run, name="shop.exports.tasks.export", base=LockedTask, lock_key=name_itself, lock_limit=4)

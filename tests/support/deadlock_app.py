@@ -20,7 +20,12 @@ app.conf.update(worker_prefetch_multiplier=1, result_extended=True)
 locks = Locks.from_url(LOCKS)
 
 
-@app.task(base=LockedTask, bind=True, lock_key="{mine}", lock_on_conflict="wait")
+def name_itself(name: str, *args: Any, **kwargs: Any) -> str:
+    """The first argument is the lock's name, so that a task can name another task's lock."""
+    return name
+
+
+@app.task(base=LockedTask, bind=True, lock_key=name_itself, lock_on_conflict="wait")
 def cross(self: Any, mine: str, theirs: str) -> str:
     """Hold a lock, and want the other one's as soon as that is held."""
     wait_until(lambda: locks.is_locked(theirs), 60, what=f"{theirs} to be held")
@@ -28,7 +33,7 @@ def cross(self: Any, mine: str, theirs: str) -> str:
         return "both"
 
 
-@app.task(base=LockedTask, bind=True, lock_key="{mine}", lock_on_conflict="wait")
+@app.task(base=LockedTask, bind=True, lock_key=name_itself, lock_on_conflict="wait")
 def cross_async(self: Any, mine: str, theirs: str) -> str:
     """The same, in an event loop that the task runs."""
     wait_until(lambda: locks.is_locked(theirs), 60, what=f"{theirs} to be held")
@@ -44,7 +49,7 @@ def cross_async(self: Any, mine: str, theirs: str) -> str:
     return asyncio.run(want())
 
 
-@app.task(base=LockedTask, bind=True, lock_key="{key}", lock_on_conflict="wait", lock_wait=LONG)
+@app.task(base=LockedTask, bind=True, lock_key=name_itself, lock_on_conflict="wait", lock_wait=LONG)
 def inside_itself(self: Any, key: str, depth: int = 0) -> Any:
     """Run itself by ``apply``, as a worker would: the lock is taken already."""
     if depth:
@@ -52,14 +57,14 @@ def inside_itself(self: Any, key: str, depth: int = 0) -> Any:
     return inside_itself.apply((key, depth + 1)).get(disable_sync_subtasks=False)
 
 
-@app.task(base=LockedTask, lock_key="{key}")
+@app.task(base=LockedTask, lock_key=name_itself)
 def hold_own(key: str, **asked: Any) -> str:
     """Hold the lock that the task itself has."""
     with locks.hold(key, **asked):
         return "inside"
 
 
-@app.task(base=LockedTask, bind=True, lock_key="{key}")
+@app.task(base=LockedTask, bind=True, lock_key=name_itself)
 def show(self: Any, key: str, inner: str) -> dict[str, Any]:
     """What the store says of a lock that the task's code holds."""
     with locks.hold(inner):

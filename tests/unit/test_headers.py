@@ -176,7 +176,7 @@ def test_a_publisher_is_told_of_its_wrong_header() -> None:
     """Where it is written, and not in the worker's log of tomorrow."""
     app = Celery("headers", broker="memory://", set_as_current=False)
 
-    @app.task(name="job", base=LockedTask, lock_key="{key}", shared=False)
+    @app.task(name="job", base=LockedTask, lock_key="job:{key}", shared=False)
     def job(key: str) -> None: ...
 
     with in_memory_locks(app):

@@ -114,7 +114,7 @@ def test_task_with_a_hostile_argument_logs_single_lines(
     """A lone surrogate is valid JSON and no valid name: refused once, with nothing to give back."""
     app = Celery("hostile", broker="memory://", backend="cache+memory://", set_as_current=False)
 
-    options = {"lock_key": "{key}", "lock_scope": "queued+running", "shared": False}
+    options = {"lock_key": "job:{key}", "lock_scope": "queued+running", "shared": False}
 
     @app.task(name="job", base=LockedTask, **options)
     def job(key: str) -> None: ...

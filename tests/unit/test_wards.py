@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 def app() -> Iterator[Celery]:
     app = Celery("wards", broker="memory://", set_as_current=False)
 
-    @app.task(name="job", base=LockedTask, lock_key="{key}", shared=False)
+    @app.task(name="job", base=LockedTask, lock_key="job:{key}", shared=False)
     def job(key: str) -> None: ...
 
     app.finalize()
