@@ -19,12 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider
-from opentelemetry.util.types import AttributeValue
-
 from celery_locks import events
 from celery_locks.events import LockEvent
+from celery_locks.extras import missing_extra
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+except ImportError as error:
+    raise missing_extra("otel", error) from error
 
 _ASKED = {"acquired", "conflict", "unavailable"}
 _LATER = {

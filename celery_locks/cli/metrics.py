@@ -27,7 +27,8 @@ def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
     except ImportError as error:
         end(
             WRONG_INPUT,
-            f"Metrics need prometheus-client: pip install celery-locks[metrics] ({error})",
+            "Metrics need prometheus-client: pip install celery-locks[metrics] "
+            f"({error.name} is missing).",
         )
     where = desk.locks
     if desk.app is not None:

@@ -60,7 +60,8 @@ def web(desk: Desk, host: str, port: int, is_open: bool, proxies: tuple[str, ...
     except ImportError as error:
         end(
             WRONG_INPUT,
-            f"The web surface is not installed: pip install celery-locks[web] ({error})",
+            "The web surface is not installed: pip install celery-locks[web] "
+            f"({error.name} is missing).",
         )
     read_keys, write_keys = _keys(READ_KEYS), _keys(WRITE_KEYS)
     if is_open and not is_loopback(host):

@@ -7,3 +7,12 @@ permissions ``celery_locks.view_lock`` and ``celery_locks.release_lock`` come wi
 may see and do what, and where. ``listing.py`` and ``detail.py``: a page's values as text.
 ``acts.py``: releasing and stopping.
 """
+
+from importlib import import_module
+
+from celery_locks.extras import missing_extra
+
+try:
+    import_module("django")
+except ImportError as error:
+    raise missing_extra("django", error) from error

@@ -10,21 +10,25 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-
 from celery_locks.errors import LockError
+from celery_locks.extras import missing_extra
 from celery_locks.locks import Locks
 from celery_locks.loopback import is_loopback, is_loopback_header
 from celery_locks.metrics import locked_tasks, locks_of
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, INFINITY, sum_of
 from celery_locks.store.telemetry_verbs import Counts, Field, Tally, TelemetryVerbs
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise missing_extra("metrics", error) from error
 
 logger = logging.getLogger("celery_locks")
 

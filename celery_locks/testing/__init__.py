@@ -2,11 +2,12 @@
 
 ::
 
-    from celery_locks.testing import assert_skipped, hold_lock
-
-    def test_a_second_bill_is_skipped(celery_locks_memory):     # a fixture of our pytest plugin
+    def test_a_second_bill_is_skipped(in_memory_locks, hold_lock, assert_skipped):
         with hold_lock("invoice:42"):
             assert_skipped(bill.apply(args=(42,)))
+
+These are fixtures of our pytest plugin (``plugin.py``); outside pytest import the functions of the
+same names from here. Locks in memory need ``pip install celery-locks[testing]``.
 
 Loaded when first asked for: the pytest plugin is in this package and must cost nothing.
 """

@@ -297,7 +297,11 @@ def test_once_lists_and_resets_what_is_done(rig: Rig, key: str) -> None:
     [work] = [one for one in locks(rig, "once", "list", "--json").json if one["key"] == key]
     assert work["lapses_in"] > 80_000
     assert key in locks(rig, "once", "list").out
-    assert "may be done again" in locks(rig, "once", "reset", key).out
+    reset = locks(rig, "once", "reset", key, "--reason", "refunded", "--by", "ann")
+    assert "may be done again" in reset.out
+    [act] = locks(rig, "history", key, "--json").json
+    assert (act["act"], act["by"], act["why"]) == ("reset", "ann", "refunded")
+    assert f"ann let the work for {key!r} be done again." in locks(rig, "history", key).out
     again = locks(rig, "once", "reset", key)
     assert (again.code, again.out) == (1, "")
     assert f"No work is marked as done for {key!r}." in again.err

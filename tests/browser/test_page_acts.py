@@ -100,6 +100,8 @@ def test_release_takes_the_lock_and_records_why(desk: Desk) -> None:
     row(page, "invoice:42").click()
     page.click("text=Release …")
     expect(page.locator("#act .whom")).to_contain_text(f"on {WORKER}, pid")
+    # A ttl of 3 s: a second until the holder learns of it, and five to end.
+    expect(page.locator("#act [name=grace]")).to_have_value("6")
     page.check("#act [name=sure]")
     page.fill("#act [name=grace]", "0")
     page.click("#act button.danger")

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From the bottom up. A room may import from its own layer and those below it. The first layer is
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
-    {"errors", "model", "clock", "events", "logs", "native", "loopback"},
+    {"errors", "model", "clock", "events", "logs", "native", "loopback", "extras"},
     {"store"},
     {"lease", "once", "options", "policy", "keys", "settings"},
     {"debts", "keeper", "flows", "hints", "locks", "aio"},

@@ -1,8 +1,11 @@
 """The pytest plugin, run by a pytest of its own."""
 
+import re
 from pathlib import Path
 
 import pytest
+
+import celery_locks.testing
 
 pytest_plugins = ["pytester"]
 
@@ -11,8 +14,6 @@ APP = """
     import pytest
     from celery import Celery
     from celery_locks import LockedTask
-    from celery_locks.testing import assert_skipped, hold_lock
-
     app = Celery("shop", broker="memory://", backend="cache+memory://")
 
     @app.task(base=LockedTask, bind=True, lock_key="invoice:{number}")
@@ -49,13 +50,39 @@ def test_plugin_costs_nothing_where_it_is_not_used(inner: pytest.Pytester) -> No
     run(inner).assert_outcomes(passed=1)
 
 
-def test_plugin_offers_its_fixtures_only(inner: pytest.Pytester) -> None:
-    """A fixture with an everyday name would shadow somebody's own."""
+def test_plugin_offers_the_functions_of_testing(inner: pytest.Pytester) -> None:
+    """Who has read of a function finds the fixture by the same name; and there is nothing else."""
     inner.makepyfile("def test(): pass")
     listed = run(inner, "--fixtures", "-q").stdout.str()
     # Each heads a line together with where it is from.
     ours = [line.split()[0] for line in listed.splitlines() if "testing/plugin.py:" in line]
-    assert sorted(ours) == ["celery_locks_app", "celery_locks_disabled", "celery_locks_memory"]
+    assert sorted(ours) == sorted(["celery_locks_app", *celery_locks.testing.__all__])
+
+
+def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
+    """The example of docs/testing.md."""
+    inner.makepyfile(
+        APP
+        + """
+    def test_second_bill_is_skipped(in_memory_locks, hold_lock, assert_skipped, lock_name_of):
+        assert lock_name_of(bill, 42) == "invoice:42"
+        with hold_lock("invoice:42"):
+            assert_skipped(bill.apply((42,)), lock="invoice:42")
+        assert bill.apply((42,)).get() == "invoice:42"
+    """
+    )
+    run(inner).assert_outcomes(passed=1)
+
+
+def test_documentation_shows_what_runs(inner: pytest.Pytester) -> None:
+    """The blocks of docs/testing.md, as they stand there."""
+    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 3
+    inner.makepyfile(shop=blocks[0])
+    inner.makepyfile("import pytest\nfrom shop import app, bill\n\n" + "\n".join(blocks[1:]))
+    result = run(inner)
+    assert result.parseoutcomes().keys() == {"passed"}, result.stdout.str()
 
 
 def test_memory_fixture_gives_each_test_empty_locks(inner: pytest.Pytester) -> None:
@@ -63,9 +90,9 @@ def test_memory_fixture_gives_each_test_empty_locks(inner: pytest.Pytester) -> N
         APP
         + """
     @pytest.mark.parametrize("time", [1, 2])
-    def test_runs_then_skips(celery_locks_memory, time):
+    def test_runs_then_skips(in_memory_locks, assert_skipped, time):
         assert bill.apply((42,)).get() == "invoice:42"
-        lease = celery_locks_memory.acquire("invoice:42")
+        lease = in_memory_locks.acquire("invoice:42")
         assert_skipped(bill.apply((42,)))   # and is left held
 
     def test_is_gone_after():
@@ -80,7 +107,7 @@ def test_disabled_fixture_needs_no_server(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         APP
         + """
-    def test_runs(celery_locks_disabled):
+    def test_runs(locks_disabled):
         assert bill.apply((42,)).get() == ""
     """
     )
@@ -92,12 +119,14 @@ def test_app_fixture_follows_celerys_own(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         APP
         + """
-    def test_memory_is_of_the_fixtures_app(celery_app, celery_locks_memory):
+    def test_memory_is_of_the_fixtures_app(
+        celery_app, in_memory_locks, hold_lock, assert_skipped
+    ):
         @celery_app.task(base=LockedTask, lock_key="k", shared=False)
         def other():
             return "ran"
 
-        with hold_lock("k", app=celery_app):
+        with hold_lock("k"):
             assert_skipped(other.apply())
         assert other.apply().get() == "ran"
     """
@@ -120,8 +149,10 @@ def test_app_fixture_can_be_overridden(inner: pytest.Pytester) -> None:
     def celery_locks_app():
         return mine
 
-    def test_memory_is_of_mine(celery_locks_memory):
+    def test_memory_is_of_mine(in_memory_locks, hold_lock, assert_skipped):
         assert other.apply().get() == "ran"
+        with hold_lock("k"):
+            assert_skipped(other.apply())
     """
     )
     run(inner).assert_outcomes(passed=1)
@@ -132,7 +163,7 @@ def test_assert_skipped_fails_at_the_line_that_asks(inner: pytest.Pytester) -> N
     inner.makepyfile(
         APP
         + """
-    def test_fails(celery_locks_memory):
+    def test_fails(in_memory_locks, assert_skipped):
         assert_skipped(bill.apply((42,)))
     """
     )
