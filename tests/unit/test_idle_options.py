@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -160,7 +161,8 @@ def test_hold_and_tasks_have_one_word_for_ever(app: Celery) -> None:
     locks = locks_of(app)
     with locks.hold("forever", wait="forever"):
         assert locks.acquire("forever", wait=None) is None
-        assert locks.acquire("forever", wait=0.01) is None
+        with ThreadPoolExecutor(1) as other:  # a thread that waits for its own lock is told so
+            assert other.submit(locks.acquire, "forever", wait=0.01).result() is None
     with pytest.raises(LockUsageError, match=r"wait must be .* or 'forever', not 'never'"):
         locks.acquire("forever", wait="never")  # type: ignore[typeddict-item]
 

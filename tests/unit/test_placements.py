@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,8 @@ numbers = itertools.count(1)
 
 @pytest.fixture
 def app(valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    """An app of its own; what ``shared_task`` adds to all apps to come ends with the test."""
+    """An app of its own: ``shared_task`` sees no other, and what it adds ends with the test."""
+    monkeypatch.setattr(_state, "_apps", weakref.WeakSet())
     monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
     app = Celery("placed", broker=valkey.url, backend="cache+memory://")
     yield app
