@@ -145,7 +145,7 @@ def test_no_password_is_sent_in_clear(
     broker = url if option == "broker_use_ssl" else "memory://"
     conf: dict[str, Any] = {"broker_url": broker, "result_backend": url, option: trusted}
     with app_with(**conf) as app, pytest.raises(LockUnavailable):
-        Locks.from_app(app).acquire("a", ttl=3)
+        Locks.from_app(app).info("a")  # leaves nothing that would be tried again later
     assert heard
     assert all(first[:1] == b"\x16" for first in heard), "a TLS record of a handshake"
     assert not any(PASSWORD.encode() in first for first in heard)
