@@ -25,7 +25,7 @@ def _has_holder(result: dict[str, Any]) -> bool:
     if not isinstance(result.get("lock"), str) or "holder" not in result:
         return False
     holder = result["holder"]
-    return holder is None or (isinstance(holder, dict) and {"token", "fence"} <= holder.keys())
+    return holder is None or (isinstance(holder, dict) and {"fence", "acquired_at"} <= holder.keys())
 
 
 def without_skipped(results: Iterable[Result]) -> list[Result]:

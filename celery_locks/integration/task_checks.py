@@ -52,7 +52,10 @@ def check_task(task: Any, app: Any) -> None:
     elif key is not None and key != BY_ARGUMENTS:
         parameters_of(task).check(key, where)
     if task._lock_own:
-        defaults = settings.task_options(app)
+        try:
+            defaults = settings.task_options(app)
+        except LockUsageError:
+            return  # wrong settings are not this task's fault; whoever uses the locks first says so
         try:
             options = lock_options.combined(defaults, task._lock_said)
         except LockUsageError as error:
