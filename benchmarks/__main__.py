@@ -7,7 +7,7 @@ import importlib
 import time
 
 from benchmarks.report import surroundings
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 NAMES = (
     "roundtrip",

@@ -21,7 +21,7 @@ import redis_lock
 from benchmarks.report import Report
 from benchmarks.timing import p50, p99
 from celery_locks import Locks
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 PROCESSES, HOLD, ROUNDS = 20, 0.005, 3
 START_UP, WARM_UP, MEASURED = 1.5, 0.5, 3.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.peers import load
 from benchmarks.report import Report
 from benchmarks.timing import p50
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 PROCESSES = 11
 _PROGRAM = """

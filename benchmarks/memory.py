@@ -9,14 +9,14 @@ from benchmarks.report import Report
 from benchmarks.servertime import Watched, watch
 from benchmarks.timing import MICROSECOND, in_turns, p50
 from celery_locks import Holder, Locks
-from celery_locks.model import LockSpec
 from celery_locks.store import scripts
-from celery_locks.store.verbs import Verbs
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.types import LockSpec
+from tests.servers.embedded import EmbeddedServer
 
 HELD, FEW, MANY = 10_000, 100, 100_000
 TTL = 3600.0
-VERBS = Verbs()
+VERBS = LockCommands()
 
 
 def run(server: EmbeddedServer) -> Report:
@@ -107,7 +107,7 @@ def _listing(report: Report, server: EmbeddedServer, small: EmbeddedServer) -> N
 
 
 def _first_page(locks: Locks) -> None:
-    assert locks.perform(locks.verbs.page()).locks
+    assert locks.perform(locks.commands.page()).locks
 
 
 def _list_all(watched: Watched) -> None:

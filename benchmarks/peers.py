@@ -19,8 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 
 ROOT = Path(__file__).parent.parent
 PLAIN, OURS, COOKBOOK = "plain Celery", "celery-locks", "cookbook recipe"

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.peers import OURS, PEERS, PLAIN, ROOT, Unusable, interpreter, release
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, p50, p99
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 CANDIDATES = (PLAIN, OURS, *PEERS)
 ROUNDS, EACH = 50, 200

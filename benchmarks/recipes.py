@@ -13,9 +13,9 @@ from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, p50, p99
 from celery_locks import Locks
 from celery_locks.recipes import Tickets, claim, drain
-from celery_locks.store.base import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import Command
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 ROUNDS, EACH, BATCH = 40, 50, 10
 CALLS = ROUNDS * EACH + 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from benchmarks.peers import CANDIDATES, OURS, PLAIN, Contender, Unusable, contenders, load
 from benchmarks.report import Report
 from benchmarks.timing import p50
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 HOWS = ("kill -9", "hard time limit", "revoke(terminate)")
 CAP, TIMES = 3.0, 3

@@ -9,9 +9,9 @@ from benchmarks.report import Report
 from benchmarks.servertime import Watched, watch
 from benchmarks.timing import in_turns, p50
 from celery_locks import Lease, Locks
-from celery_locks.keeper import Charge, Keeper
-from celery_locks.store.verbs import RENEW_BATCH
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.core.renewer import RenewalEntry, Renewer
+from celery_locks.store.commands.locks import RENEW_BATCH
+from tests.servers.embedded import EmbeddedServer
 
 LEASES, ROUNDS = 1000, 15
 TTL = 600.0
@@ -75,15 +75,15 @@ def _candidates(
 
 def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
     """What the keeper's thread does when all of them are due, done in this one."""
-    keeper = Keeper()
-    charges = {lease.token: Charge(lease, store, locks.verbs, 0.0) for lease in leases}
-    keeper._charges = charges
+    renewer = Renewer()
+    charges = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
+    renewer._entries = charges
 
     def tick() -> None:
         renewed = leases[-1].renewals
         for charge in charges.values():
             charge.due = 0.0
-        keeper._renew_due()
+        renewer._renew_due()
         assert leases[-1].renewals == renewed + 1
 
     return tick

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 Cell = str | int | float

@@ -13,7 +13,7 @@ import redis_lock
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, in_turns_async, p50, p99
 from celery_locks import AsyncLocks, Locks
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 ROUNDS, EACH = 60, 50
 OURS, FLOOR, REDIS_PY = "celery-locks", "floor: SET NX PX, Lua delete", "redis-py Lock"

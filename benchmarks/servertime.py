@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import p50
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 # Lower, and the log would fill with the commands inside the scripts and slow them down.
 _FLOOR_MICROS = 100

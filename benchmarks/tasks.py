@@ -32,7 +32,7 @@ from benchmarks.peers import (
 )
 from benchmarks.report import Report
 from benchmarks.timing import p50
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
 GENERATIONS, ROUNDS, WARM_UP = 6, 16, 60
@@ -153,7 +153,7 @@ def _spread(outcomes: dict[str, Outcome]) -> str:
 
 
 def _commands_a_task(server: EmbeddedServer) -> float:
-    """On a lock server apart, where nothing else is counted; greetings of connections are not."""
+    """On a lock server apart, where nothing else is counted; handshake of connections are not."""
     count = 300
     with EmbeddedServer() as locks:
         one = start(OURS, server, POOLS["prefork -c2"], locks.url)

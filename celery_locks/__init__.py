@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_locks.aio import AsyncLocks
+    from celery_locks.core.aio import AsyncLocks
+    from celery_locks.core.lease import AsyncLease, Lease, State
+    from celery_locks.core.locks import Locks
     from celery_locks.errors import (
         AlreadyDone,
         AlreadyQueued,
@@ -32,13 +34,11 @@ if TYPE_CHECKING:
     from celery_locks.integration.decorator import single_instance
     from celery_locks.integration.execution import current_lease
     from celery_locks.integration.task import LockedTask
-    from celery_locks.lease import AsyncLease, Lease, State
-    from celery_locks.locks import Locks
-    from celery_locks.model import ActiveRun, Conflict, Holder, LockInfo
     from celery_locks.skipped import is_skipped, without_skipped
+    from celery_locks.types import ActiveRun, Conflict, Holder, LockInfo
 
-_ROOMS = {
-    "aio": ("AsyncLocks",),
+_MODULES = {
+    "core.aio": ("AsyncLocks",),
     "errors": (
         "AlreadyDone",
         "AlreadyQueued",
@@ -62,19 +62,19 @@ _ROOMS = {
     "integration.decorator": ("single_instance",),
     "integration.execution": ("current_lease",),
     "integration.task": ("LockedTask",),
-    "lease": ("AsyncLease", "Lease", "State"),
-    "locks": ("Locks",),
-    "model": ("ActiveRun", "Conflict", "Holder", "LockInfo"),
+    "core.lease": ("AsyncLease", "Lease", "State"),
+    "core.locks": ("Locks",),
+    "types": ("ActiveRun", "Conflict", "Holder", "LockInfo"),
     "skipped": ("is_skipped", "without_skipped"),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    room = _ROOM_OF.get(name)
-    if room is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 
 

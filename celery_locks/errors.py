@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from celery_locks.text import printable
 
 if TYPE_CHECKING:
-    from celery_locks.model import Blocker, Conflict, Holder
+    from celery_locks.types import Blocker, Conflict, Holder
 
 
 class LockError(Exception):
@@ -44,7 +44,7 @@ class LockConflict(LockError):
 
     def __init__(self, conflict: Conflict | Mapping[str, Any]) -> None:
         """Takes the mapping too: plain arguments are what a JSON result backend brings back."""
-        from celery_locks.model import Conflict
+        from celery_locks.types import Conflict
 
         if not isinstance(conflict, Conflict):
             conflict = Conflict.from_dict(conflict)
@@ -105,7 +105,7 @@ class LockDeadlock(LockConflict):
         return self.conflict.cycle
 
     def __str__(self) -> str:
-        from celery_locks.model import HELD_BY_CALLER
+        from celery_locks.types import HELD_BY_CALLER
 
         begin = f"waiting for lock {self.name!r} would never end"
         if len(self.cycle) == 1:
@@ -182,7 +182,7 @@ class AlreadyDone(LockError):
 class LockUnavailable(LockError):
     """The lock server gave no usable answer, so nobody knows whether the lock is free."""
 
-    # An earlier try of the same call went unanswered: what it asked for may have been done.
+    # An earlier try of the same call went on_no_reply: what it asked for may have been done.
     in_doubt = False
     # Waiting does not help: a person has to correct a password, a permission, a certificate …
     is_permanent = False

@@ -24,7 +24,7 @@ from celery_locks import logs
 
 logger = logging.getLogger("celery_locks")
 
-Kind = Literal[
+EventKind = Literal[
     "acquired",
     "conflict",
     "deadlock",
@@ -52,7 +52,7 @@ class LockEvent:
     ``waited``, ``held_for``, ``policy``, ``why``, ``conflict`` …
     """
 
-    kind: Kind
+    kind: EventKind
     name: str
     token: str = ""
     fence: int = 0
@@ -84,12 +84,12 @@ def _unsubscribe(subscriber: Subscriber) -> None:
     _subscribers = tuple(s for s in _subscribers if s is not subscriber)
 
 
-def is_heard(kind: Kind) -> bool:
+def is_heard(kind: EventKind) -> bool:
     """Whether anybody wants to know, for those to whom even the telling is too dear."""
     return bool(_subscribers) or _is_logged(_level(kind, _NEVER))
 
 
-def emit(kind: Kind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
+def emit(kind: EventKind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
     """Write it down and tell the subscribers, if anybody wants to know; never raises."""
     if not is_heard(kind):
         return

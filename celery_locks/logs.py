@@ -110,7 +110,7 @@ def _level_of(event: LockEvent) -> int:
     return logging.ERROR
 
 
-def owed(lock: str, why: object) -> None:
+def release_deferred(lock: str, why: object) -> None:
     """No event: the lock is free when the keeper has been heard, and nobody has to do anything."""
     fields = {"event": "owed", "lock": lock, "why": str(why)}
     logger.warning(

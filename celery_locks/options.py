@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
-from celery_locks.model import (
+from celery_locks.types import (
     DEFAULT_TTL,
     FOREVER,
     LockSpec,
@@ -23,13 +23,13 @@ from celery_locks.model import (
     check_ttl,
     patience_of,
 )
-from celery_locks.once import Reuse
 
 OnConflict = Literal["skip", "raise", "requeue", "wait"]
 OnPublish = Literal["return_existing", "raise", "replace", "allow"]
 OnRetry = Literal["release", "keep"]
 OnLost = Literal["raise", "warn"]
 OnUnavailable = Literal["requeue", "run", "fail"]
+Reuse = Literal["failed_only", "never", "always"]
 OnStop = Literal["check", "raise"]
 Scope = Literal["running", "queued", "queued+running"]
 Key = str | Callable[..., str]

@@ -9,10 +9,10 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_locks.model import Conflict, Holder
 from celery_locks.options import LockOptions, OnPublish
+from celery_locks.types import Conflict, Holder
 
-Kind = Literal["skip", "raise", "requeue", "run"]
+DecisionKind = Literal["skip", "raise", "requeue", "run"]
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 _MOST_DOUBLINGS = 10  # far past the longest pause; 2**1024 would be no float
@@ -27,7 +27,7 @@ SENT_TO = "queue"  # said of a message: the queue that its call named; None if o
 class Decision:
     """What to do with the task, and why, for the log; ``pause`` is before it is tried again."""
 
-    kind: Kind
+    kind: DecisionKind
     why: str
     pause: float = 0.0
 
@@ -43,16 +43,16 @@ class Situation:
     times_requeued: int = 0
     patience_used: float = 0.0
     longest_pause: float = LONGEST_PAUSE
-    had_a_place: bool = False  # it took a lock when it was published
+    had_reservation: bool = False  # it took a lock when it was published
     refused_for: float | None = None  # seconds since the server first refused us; None: it did not
 
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
     """The lock is busy."""
-    if conflict.has_twin_of(call.task_id, call.attempt):
+    if conflict.has_copy_of(call.task_id, call.attempt):
         # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         return _again(call, "another copy of this very message is running")
-    if call.had_a_place and conflict.is_behind_messages:
+    if call.had_reservation and conflict.is_behind_messages:
         # Its place lapsed, or another message is just about to replace it: it comes back to see.
         return _again(call, "another message has its place in the queue")
     if options.on_conflict == "requeue" or (

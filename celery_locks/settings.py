@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.store.verbs import DEFAULT_PREFIX
+from celery_locks.types import DEFAULT_PREFIX
 
 PREFIX = "locks_"
 # Where Celery says how it reaches a Redis: the URL, its options, and TLS.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from celery_locks.once import REASONS
+# Why work is not done again, by the first letter of its mark (marks.lua).
+REASONS = {"r": "already_done", "n": "already_done", "f": "already_failed", "b": "already_begun"}
 
 Result = TypeVar("Result")
 
@@ -25,7 +26,9 @@ def _has_holder(result: dict[str, Any]) -> bool:
     if not isinstance(result.get("lock"), str) or "holder" not in result:
         return False
     holder = result["holder"]
-    return holder is None or (isinstance(holder, dict) and {"fence", "acquired_at"} <= holder.keys())
+    return holder is None or (
+        isinstance(holder, dict) and {"fence", "acquired_at"} <= holder.keys()
+    )
 
 
 def without_skipped(results: Iterable[Result]) -> list[Result]:

@@ -1,124 +1,29 @@
-"""Locks as plain functions, over one default ``Locks`` that is set once with ``configure``.
+"""The former name of ``celery_locks.functions``; both are supported."""
 
-    configure("redis://localhost:6379/0")
-    if acquire_task_lock("task:42", timeout=300): ...
+from celery_locks.functions import (
+    acquire_task_lock,
+    configure,
+    extend_task_lock,
+    force_release_task_lock,
+    get_lock_holder,
+    get_lock_info,
+    get_lock_ttl,
+    is_task_locked,
+    list_all_task_locks,
+    release_task_lock,
+    task_lock_context,
+)
 
-A lock taken here is renewed while this process lives, so ``timeout`` is how long it survives the
-process, not how long the work may take. It can be released and extended only by the process that
-took it; ``force_release_task_lock`` is for operators.
-"""
-
-from __future__ import annotations
-
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-from celery_locks import admin
-from celery_locks.errors import LockUsageError, TaskLockAcquireError
-from celery_locks.lease import Lease
-from celery_locks.locks import Locks
-from celery_locks.model import Conflict, Holder, LockInfo
-
-DEFAULT_TIMEOUT = 3600.0
-
-_locks: Locks | None = None
-_leases: dict[str, Lease] = {}
-os.register_at_fork(after_in_child=_leases.clear)
-
-
-def configure(server: str | Locks | Any, **layout: Any) -> Locks:
-    """Say which server holds the locks: a URL, a redis-py client, or a ``Locks``."""
-    global _locks
-    if isinstance(server, Locks):
-        _locks = server
-    elif isinstance(server, str):
-        _locks = Locks.from_url(server, **layout)
-    else:
-        _locks = Locks(server, **layout)
-    return _locks
-
-
-def _default() -> Locks:
-    if _locks is None:
-        raise LockUsageError(
-            "no lock server is set; call celery_locks.task_lock.configure(url) first"
-        )
-    return _locks
-
-
-def acquire_task_lock(key: str, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """True if the lock is now this process's; False if anybody holds it, this process included."""
-    return not isinstance(_acquire(key, timeout), Conflict)
-
-
-def _acquire(key: str, timeout: float) -> Lease | Conflict:
-    lease = _default().try_acquire(key, ttl=timeout)
-    if isinstance(lease, Lease):
-        _leases[key] = lease
-    return lease
-
-
-def release_task_lock(key: str) -> bool:
-    """Give back a lock that this process took; False if it has none, or had lost it."""
-    lease = _leases.pop(key, None)
-    return lease.release() if lease else False
-
-
-def extend_task_lock(key: str, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """From now on let it survive this process by ``timeout``; False if it is not this process's.
-
-    Raises ``LeaseLost`` if it was this process's and no longer is.
-    """
-    lease = _leases.get(key)
-    if lease is None:
-        return False
-    lease.renew(timeout)
-    return True
-
-
-def is_task_locked(key: str) -> bool:
-    return _default().is_locked(key)
-
-
-def get_lock_holder(key: str) -> Holder | None:
-    holders = _default().holders(key)
-    return holders[0] if holders else None
-
-
-def get_lock_ttl(key: str) -> float | None:
-    """Seconds until the lock would lapse if its holder vanished now; None if nobody holds it."""
-    info = _default().info(key)
-    return info.remaining if info and info.holders else None
-
-
-def get_lock_info(key: str) -> LockInfo | None:
-    return _default().info(key)
-
-
-def force_release_task_lock(key: str) -> bool:
-    """The operator's way: take it from whoever holds it. True if anybody did."""
-    return bool(admin.force_release(_default(), key))
-
-
-def list_all_task_locks() -> list[LockInfo]:
-    return list(admin.list_locks(_default()))
-
-
-@contextmanager
-def task_lock_context(
-    key: str, timeout: float = DEFAULT_TIMEOUT, raise_on_fail: bool = True
-) -> Iterator[bool]:
-    """Hold the lock while the block runs; busy raises ``TaskLockAcquireError`` or yields False."""
-    lease = _acquire(key, timeout)
-    if isinstance(lease, Conflict):
-        if raise_on_fail:
-            raise TaskLockAcquireError(lease)
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        if _leases.get(key) is lease:
-            release_task_lock(key)
+__all__ = [
+    "acquire_task_lock",
+    "configure",
+    "extend_task_lock",
+    "force_release_task_lock",
+    "get_lock_holder",
+    "get_lock_info",
+    "get_lock_ttl",
+    "is_task_locked",
+    "list_all_task_locks",
+    "release_task_lock",
+    "task_lock_context",
+]

@@ -15,8 +15,8 @@ from typing import Any
 
 from celery import Celery
 
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 
 ROOT = str(Path(__file__).parents[1])
 NOTEBOOK = "EXAMPLE_NOTEBOOK"

@@ -16,9 +16,9 @@ from typing import Any
 
 from celery_locks import Locks
 from celery_locks.recipes import Buffer
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
 from examples import _run
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 
 USERS, MESSAGES, PODS = ("ann", "bob", "eve"), 20, 3
 

@@ -35,11 +35,11 @@ def payment_callback(payment_id: str, provider_fails: bool = False) -> dict[str,
 def show() -> None:
     with _run.running(app, "--concurrency=3"):
         locks = Locks.from_app(app)
-        _pay(locks)
+        _flush_shard(locks)
         _sell(locks)
 
 
-def _pay(locks: Locks) -> None:
+def _flush_shard(locks: Locks) -> None:
     results = [payment_callback.delay("p-1") for _ in range(3)]
     answers = [result.get(timeout=10)["status"] for result in results]
     booked = _run.notes().count("booking p-1")

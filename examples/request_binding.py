@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from celery_locks import Locks
 from celery_locks.recipes import claim, claim_or_create
-from celery_locks.testing.servers import EmbeddedServer
 from examples import _run
+from tests.servers.embedded import EmbeddedServer
 
 made: list[str] = []
 

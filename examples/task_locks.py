@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 
 from celery_locks import Holder, Locks, TaskLockAcquireError
-from celery_locks.task_lock import (
+from celery_locks.functions import (
     acquire_task_lock,
     configure,
     extend_task_lock,
@@ -33,13 +33,13 @@ from celery_locks.task_lock import (
     release_task_lock,
     task_lock_context,
 )
-from celery_locks.testing.servers import EmbeddedServer
 from celery_locks.web import create_app
 from examples import _run
+from tests.servers.embedded import EmbeddedServer
 
 OTHER = """
 import sys, time
-from celery_locks.task_lock import acquire_task_lock, configure
+from celery_locks.functions import acquire_task_lock, configure
 configure(sys.argv[1])
 print(acquire_task_lock("task_lock:42", 60), flush=True)
 time.sleep(60)

@@ -1,7 +1,7 @@
 """Servers for all tests, each started once when a test first asks for it.
 
 They are shared: a test that kills, pauses or reconfigures one starts its own instead
-(`EmbeddedServer` in `celery_locks.testing.servers`, a Cluster or Sentinel in `several`).
+(`EmbeddedServer` in `tests.servers.embedded`, a Cluster or Sentinel in `several`).
 """
 
 import gc
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from celery_locks.testing.children import DIRECTORY_VARIABLE
-from celery_locks.testing.servers import EmbeddedServer
-from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import DIRECTORY_VARIABLE
+from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.leftovers import processes_in
 from tests.support.waiting import wait_until
 

@@ -11,21 +11,20 @@ probably meant.
 An ``app`` is a Celery app; where there is none, the answers do without Celery's.
 """
 
-from celery_locks.admin.acts import force_release, history, stop, this_operator
+from celery_locks.admin.actions import current_operator, force_release, history, stop
 from celery_locks.admin.bulk import BulkRelease, Target, force_release_many
-from celery_locks.admin.done import list_done, reset_done
-from celery_locks.admin.explain import Why, likely_end, moment, span, told, why
-from celery_locks.admin.jobs import Job
-from celery_locks.admin.leftovers import (
-    QUEUED_FOR,
-    TIMES_USUAL,
-    Stale,
-    StaleLocks,
-    Swept,
-    stale,
-    sweep,
+from celery_locks.admin.checks import Finding, check, check_server
+from celery_locks.admin.completed import list_done, reset_done
+from celery_locks.admin.durations import Usual, is_at_work, usual
+from celery_locks.admin.explain import (
+    Why,
+    describe_entry,
+    format_duration,
+    format_time,
+    likely_end,
+    why,
 )
-from celery_locks.admin.lint import Finding, check, check_server
+from celery_locks.admin.jobs import Job
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import (
     SUSPECT,
@@ -37,9 +36,17 @@ from celery_locks.admin.liveness import (
     judge,
     verdict_of,
 )
+from celery_locks.admin.pruning import trim
+from celery_locks.admin.stale_locks import (
+    QUEUED_FOR,
+    TIMES_USUAL,
+    Stale,
+    StaleLocks,
+    Swept,
+    stale,
+    sweep,
+)
 from celery_locks.admin.suggest import suggest
-from celery_locks.admin.trimming import trim
-from celery_locks.admin.usual import Usual, is_at_work, usual
 
 __all__ = [
     "QUEUED_FOR",
@@ -62,8 +69,12 @@ __all__ = [
     "ask_workers",
     "check",
     "check_server",
+    "current_operator",
+    "describe_entry",
     "force_release",
     "force_release_many",
+    "format_duration",
+    "format_time",
     "history",
     "info",
     "is_at_work",
@@ -73,15 +84,11 @@ __all__ = [
     "list_done",
     "list_locks",
     "matcher",
-    "moment",
     "reset_done",
-    "span",
     "stale",
     "stop",
     "suggest",
     "sweep",
-    "this_operator",
-    "told",
     "trim",
     "usual",
     "verdict_of",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_locks.admin.acts import force_release, stop
+from celery_locks.admin.actions import force_release, stop
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
-from celery_locks.locks import Locks
-from celery_locks.model import Holder
+from celery_locks.types import Holder
 
 _LOOK = 0.5
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from celery_locks.deadlocks import find_cycle, read_waits
-from celery_locks.locks import Locks
-from celery_locks.model import Blocker, Holder, LockInfo
+from celery_locks.core.deadlocks import find_cycle, read_waits
+from celery_locks.core.locks import Locks
+from celery_locks.types import Blocker, Holder, LockInfo
 
 _SHOWN = 5
 
@@ -15,7 +15,7 @@ _SHOWN = 5
 def about_waiting_holders(locks: Locks, lock: LockInfo) -> Iterator[str]:
     """One sentence for each holder that waits for another lock, and one for a deadlock."""
     for holder in [holder for holder in lock.holders if holder.owner][:_SHOWN]:
-        waits = locks.follow(read_waits(locks.verbs, holder.owner))
+        waits = locks.follow(read_waits(locks.commands, holder.owner))
         wait = waits.get(holder.owner)
         if wait is None:
             continue

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_locks.admin.acts import history
+from celery_locks.admin.actions import history
 from celery_locks.admin.deadlocks import about_waiting_holders
+from celery_locks.admin.durations import is_at_work, times
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
 from celery_locks.admin.suggest import suggest
-from celery_locks.admin.usual import is_at_work, times
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict
 from celery_locks.integration.redis_broker import InDoubt, open_broker
-from celery_locks.integration.roll_call import PATIENCE, RollCall, outcome, whereabouts
-from celery_locks.locks import Locks
-from celery_locks.model import QUEUED, Act, Conflict, Holder, LockInfo, check_name
+from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, find_task, outcome
 from celery_locks.skipped import is_skipped
+from celery_locks.types import QUEUED, Conflict, HistoryEntry, Holder, LockInfo, check_name
 
 _SHOWN = 5
 ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
@@ -44,7 +44,7 @@ class Why:
         }
 
 
-def why(locks: Locks, subject: str, app: Any = None, *, roll: RollCall | None = None) -> Why:
+def why(locks: Locks, subject: str, app: Any = None, *, roll: ActiveReport | None = None) -> Why:
     """Who holds it, since when, whether that holder lives, who waits, what was done to it.
 
     ``roll`` is what the workers answered a moment ago; without it they are asked.
@@ -117,17 +117,17 @@ def _about_holder(lock: LockInfo, alive: Liveness) -> Iterator[str]:
     age = lock.as_of - holder.acquired_at
     retried = f", retry {holder.retries}" if holder.retries > 0 else ""
     yield (
-        f"Lock {lock.name!r} is held by {holder}{retried}, since {moment(holder.acquired_at)} "
-        f"({span(age)}), with fence {holder.fence}."
+        f"Lock {lock.name!r} is held by {holder}{retried}, since {format_time(holder.acquired_at)} "
+        f"({format_duration(age)}), with fence {holder.fence}."
     )
     yield alive.sentence
     left = max(0.0, holder.expires_at - lock.as_of)
     if alive.verdict in ("gone", "silent", "late"):
-        yield f"If it is not renewed it comes free by itself in {span(left)}."
+        yield f"If it is not renewed it comes free by itself in {format_duration(left)}."
     if alive.verdict == "gone":
         yield "`sweep` frees it at once."
     if alive.verdict == "queued":
-        yield f"If no worker begins it, the lock comes free in {span(left)}."
+        yield f"If no worker begins it, the lock comes free in {format_duration(left)}."
 
 
 def likely_end(detail: Detail, holder: Holder) -> str:
@@ -136,10 +136,10 @@ def likely_end(detail: Detail, holder: Holder) -> str:
     if usual is None:
         return ""
     holds = "1 past hold" if usual.holds == 1 else f"{usual.holds} past holds"
-    takes = f"It usually takes {span(usual.held_for)} ({holds})"
+    takes = f"It usually takes {format_duration(usual.held_for)} ({holds})"
     age = detail.lock.as_of - holder.acquired_at
     if age < usual.held_for:
-        return f"{takes}, so it is likely to end in about {span(usual.held_for - age)}."
+        return f"{takes}, so it is likely to end in about {format_duration(usual.held_for - age)}."
     return f"{takes}; it has already been {times(age, usual)} × the usual."
 
 
@@ -150,14 +150,14 @@ def _about_waiters(lock: LockInfo) -> Iterator[str]:
     count = "1 waiter" if len(lock.waiters) == 1 else f"{len(lock.waiters)} waiters"
     yield f"It has {count}:"
     for place, waiter in enumerate(lock.waiters[:_SHOWN], 1):
-        yield f"  {place}. {waiter}, for {span(lock.as_of - waiter.acquired_at)}"
+        yield f"  {place}. {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"
     if len(lock.waiters) > _SHOWN:
         yield f"  … and {len(lock.waiters) - _SHOWN} more"
 
 
 def _about_task(task_id: str, app: Any) -> Iterator[str]:
     """What Celery knows of a task that neither holds a lock nor waits for one."""
-    workers = whereabouts(app, task_id)
+    workers = find_task(app, task_id)
     for worker, state in workers:
         yield f"Task {task_id} is {state} on worker {worker} and holds no lock."
     state, value = outcome(app, task_id)
@@ -178,8 +178,9 @@ def _about_message(task_id: str, app: Any) -> Iterator[str]:
     for message in messages:
         yield (
             f"The message of task {task_id} went to a worker that has not acknowledged it and does "
-            f"not answer for it. It is delivered again in about {span(message.returns_in)} "
-            "(visibility_timeout); `sweep --restore` does it now if the task's lock has lapsed."
+            "not answer for it. It is delivered again in about "
+            f"{format_duration(message.returns_in)} (visibility_timeout); "
+            "`sweep --restore` does it now if the task's lock has lapsed."
         )
 
 
@@ -206,24 +207,25 @@ def _about_nothing(locks: Locks, subject: str) -> Iterator[str]:
 
 def _done_to(locks: Locks, name: str) -> Iterator[str]:
     for act in history(locks, name, limit=1, only_acts=True):
-        yield told(act)
+        yield describe_entry(act)
 
 
-def told(act: Act) -> str:
+def describe_entry(act: HistoryEntry) -> str:
     """An act, or the end of a hold, in a sentence."""
     whom = ", ".join(str(holder) for holder in act.holders[:_SHOWN]) or "nobody"
     if act.held_for is not None:
-        return f"{moment(act.at)}: {whom} {_ended(act, span(act.held_for))}."
+        return f"{format_time(act.at)}: {whom} {_ended(act, format_duration(act.held_for))}."
     because = f" Reason given: {act.why}" if act.why else " No reason was given."
     who = act.by or "somebody"
     if act.act == "reset":
-        return f"{moment(act.at)}: {who} let the work for {act.name!r} be done again.{because}"
+        return f"{format_time(act.at)}: {who} let the work for {act.name!r} be done again.{because}"
     if act.act == "stop":
-        return f"{moment(act.at)}: {who} asked {whom} to stop and give back {act.name!r}.{because}"
-    return f"{moment(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"
+        asked = f"{who} asked {whom} to stop and release {act.name!r}"
+        return f"{format_time(act.at)}: {asked}.{because}"
+    return f"{format_time(act.at)}: {who} took lock {act.name!r} from {whom}.{because}"
 
 
-def _ended(act: Act, held_for: str) -> str:
+def _ended(act: HistoryEntry, held_for: str) -> str:
     if act.act == "lapsed":
         return f"let lock {act.name!r} lapse after {held_for}: {act.why}"
     if act.why:
@@ -231,11 +233,11 @@ def _ended(act: Act, held_for: str) -> str:
     return f"gave lock {act.name!r} back after {held_for}"
 
 
-def moment(at: float) -> str:
+def format_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """For people: 7 s, 4 min 5 s, 3 h 2 min."""
     whole = max(0, round(seconds))
     if whole < 60:

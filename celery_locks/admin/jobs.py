@@ -23,15 +23,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_locks.admin.acts import history
-from celery_locks.admin.explain import ENDED_STATES, span
+from celery_locks.admin.actions import history
+from celery_locks.admin.explain import ENDED_STATES, format_duration
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import is_overdue
-from celery_locks.integration.queues import absent
+from celery_locks.core.locks import Locks
+from celery_locks.integration.broker_search import find_lost_messages
 from celery_locks.integration.redis_broker import InDoubt, RedisBroker, Unacked, open_broker
-from celery_locks.integration.roll_call import outcome, take_stock
-from celery_locks.locks import Locks
-from celery_locks.model import Holder
+from celery_locks.integration.worker_inspection import inspect_messages, outcome
+from celery_locks.types import Holder
 
 Fate = Literal["returns", "restored", "taken", "ended", "lost", "unknown"]
 
@@ -132,7 +132,9 @@ class JobSearch:
         """Which of their tasks a worker has; asked twice if one of their own does not answer."""
         found: frozenset[str] = frozenset()
         for _ in range(2 if holders else 0):
-            stock = take_stock(self.app, [str(holder.task_id) for holder in holders], self.timeout)
+            stock = inspect_messages(
+                self.app, [str(holder.task_id) for holder in holders], self.timeout
+            )
             if stock.trouble:
                 raise InDoubt(stock.trouble)
             found |= stock.task_ids
@@ -142,7 +144,7 @@ class JobSearch:
 
     def _of_unacked(self, broker: RedisBroker, holder: Holder, found: list[Unacked]) -> Job:
         returns_in = max(message.returns_in for message in found)
-        when = f"is delivered again in about {span(returns_in)} (visibility_timeout)"
+        when = f"is delivered again in about {format_duration(returns_in)} (visibility_timeout)"
         if len(found) > 1:
             what = (
                 f"it has {len(found)} messages that are unacknowledged; each {when} at the latest."
@@ -174,7 +176,7 @@ class JobSearch:
 
     def _of_others(self, holders: Sequence[Holder]) -> list[Job]:
         """Those that have no unacknowledged message, or one that a worker has."""
-        answer = absent(self.app, holders, self.timeout)
+        answer = find_lost_messages(self.app, holders, self.timeout)
         return [self._of_other(h, h.task_id in answer.task_ids, answer.trouble) for h in holders]
 
     def _of_other(self, holder: Holder, is_absent: bool, trouble: str) -> Job:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
-from celery_locks.locks import Locks
-from celery_locks.model import Holder, LockInfo
-from celery_locks.store.verbs import Page
+from celery_locks.store.commands.locks import LockPage
+from celery_locks.types import Holder, LockInfo
 
 LockState = Literal["held", "waiting", "queued"]
 
@@ -62,7 +62,7 @@ def _all(locks: Locks) -> Iterator[LockInfo]:
     seen: set[str] = set()
     cursor = ""
     while True:
-        page: Page = locks.perform(locks.verbs.page(cursor))
+        page: LockPage = locks.perform(locks.commands.page(cursor))
         for info in page.locks:
             if info.name not in seen:
                 seen.add(info.name)

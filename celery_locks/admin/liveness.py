@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from celery_locks.admin.usual import Usual, is_at_work, usual_of
-from celery_locks.integration.roll_call import PATIENCE, RollCall, call_the_roll
-from celery_locks.locks import Locks
-from celery_locks.model import Holder, LockInfo
+from celery_locks.admin.durations import Usual, is_at_work, usual_of
+from celery_locks.core.locks import Locks
+from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, inspect_active
+from celery_locks.types import Holder, LockInfo
 
 Verdict = Literal[
     "running", "absent", "silent", "gone", "renewed", "late", "queued", "purged", "ended"
@@ -91,7 +91,7 @@ class Detail:
 
 
 def info(
-    locks: Locks, name: str, app: Any = None, *, roll: RollCall | None = None
+    locks: Locks, name: str, app: Any = None, *, roll: ActiveReport | None = None
 ) -> Detail | None:
     """Who holds it, who waits, and (with an app) whether the holders live; None if it is free.
 
@@ -101,28 +101,30 @@ def info(
     return examine(locks, lock, app, roll) if lock else None
 
 
-def examine(locks: Locks, lock: LockInfo, app: Any = None, roll: RollCall | None = None) -> Detail:
+def examine(
+    locks: Locks, lock: LockInfo, app: Any = None, roll: ActiveReport | None = None
+) -> Detail:
     if app is not None and roll is None:
         roll = ask_workers(app, [lock])
     liveness = tuple(judge(holder, lock.as_of, roll) for holder in lock.holders)
     return Detail(lock, liveness, usual_of(locks, lock))
 
 
-def ask_workers(app: Any, locks: Iterable[LockInfo], *, arguments: bool = False) -> RollCall:
+def ask_workers(app: Any, locks: Iterable[LockInfo], *, arguments: bool = False) -> ActiveReport:
     """Ask the workers that hold these locks what they run."""
     workers = {holder.worker for lock in locks for holder in lock.holders if holder.worker}
-    return call_the_roll(app, workers, arguments=arguments)
+    return inspect_active(app, workers, arguments=arguments)
 
 
-def ask_again(app: Any, roll: RollCall, *, arguments: bool = False) -> RollCall:
+def ask_again(app: Any, roll: ActiveReport, *, arguments: bool = False) -> ActiveReport:
     """The same roll, but workers that did not answer are asked once more: they may be busy."""
     silent = [worker for worker in roll.asked or () if not roll.answered(worker)]
     if roll.trouble or not silent:
         return roll
-    return roll.merged(call_the_roll(app, silent, arguments=arguments))
+    return roll.merged(inspect_active(app, silent, arguments=arguments))
 
 
-def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Liveness:
+def judge(holder: Holder, as_of: float, roll: ActiveReport | None = None) -> Liveness:
     """The verdict on a holder as the store had it at ``as_of``, given what Celery answered."""
     asked, roll = roll, _valid_for(holder, as_of, roll)
     verdict = _verdict(holder, as_of, roll)
@@ -138,12 +140,12 @@ def judge(holder: Holder, as_of: float, roll: RollCall | None = None) -> Livenes
     return Liveness(holder, verdict, sentence)
 
 
-def verdict_of(holder: Holder, as_of: float, roll: RollCall | None = None) -> Verdict:
+def verdict_of(holder: Holder, as_of: float, roll: ActiveReport | None = None) -> Verdict:
     """The verdict without its sentence, for lists of very many."""
     return _verdict(holder, as_of, _valid_for(holder, as_of, roll))
 
 
-def _valid_for(holder: Holder, as_of: float, roll: RollCall | None) -> RollCall | None:
+def _valid_for(holder: Holder, as_of: float, roll: ActiveReport | None) -> ActiveReport | None:
     """The roll, unless it says nothing about this holder.
 
     Its worker was not asked, or was asked before the holder had the lock. Or the worker does not
@@ -174,7 +176,7 @@ def is_overdue(holder: Holder, as_of: float) -> bool:
     return as_of - last_renewed(holder) > holder.ttl * _OVERDUE
 
 
-def _verdict(holder: Holder, as_of: float, roll: RollCall | None) -> Verdict:
+def _verdict(holder: Holder, as_of: float, roll: ActiveReport | None) -> Verdict:
     if holder.is_kept:
         return "ended"
     if holder.is_queued:
@@ -187,11 +189,11 @@ def _verdict(holder: Holder, as_of: float, roll: RollCall | None) -> Verdict:
     return "running" if holder.task_id in roll.running[holder.worker] else "absent"
 
 
-def _met(holder: Holder, roll: RollCall | None) -> bool:
+def _met(holder: Holder, roll: ActiveReport | None) -> bool:
     return bool(roll and holder.worker and roll.answered(holder.worker))
 
 
-def _unasked(holder: Holder, roll: RollCall | None) -> str:
+def _unasked(holder: Holder, roll: ActiveReport | None) -> str:
     if not holder.worker:
         return "it is held by a plain process, about which Celery knows nothing"
     if roll is None:

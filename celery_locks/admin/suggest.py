@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from itertools import islice
 
 from celery_locks.admin.listing import is_glob, list_locks, matcher
-from celery_locks.locks import Locks
+from celery_locks.core.locks import Locks
 
 _SHOWN = 3
 _MOST_NAMES = 5000  # to compare more takes longer than typing the name again

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from celery_locks.integration import remote
+from celery_locks.integration import control as remote
 
 remote.register()  # `celery inspect locks` needs to know the command in its own process too
 
@@ -36,13 +36,13 @@ class Commands(click.Group):
         return commands
 
     def invoke(self, ctx: click.Context) -> Any:
-        from celery_locks.cli.render import plain
         from celery_locks.errors import LockError, LockUnavailable
+        from celery_locks.text import printable
 
         try:
             return super().invoke(ctx)
         except LockError as error:
-            click.echo(f"Error: {plain(str(error))}", err=True)
+            click.echo(f"Error: {printable(str(error))}", err=True)
             ctx.exit(UNAVAILABLE if isinstance(error, LockUnavailable) else WRONG_INPUT)
 
 
@@ -56,9 +56,9 @@ _EPILOG = (
 @click.pass_context
 def locks(ctx: click.Context) -> None:
     """See who holds which lock, and free one that is stuck."""
-    from celery_locks.cli.desk import Desk
+    from celery_locks.cli.context import Context
 
-    ctx.obj = Desk.of_app(ctx.obj.app)
+    ctx.obj = Context.of_app(ctx.obj.app)
     ctx.call_on_close(ctx.obj.close)
 
 
@@ -78,7 +78,7 @@ def main(ctx: click.Context, url: str, prefix: str | None, shards: int | None) -
 
     Whether a worker lives, only Celery can say: for that use `celery -A proj locks`.
     """
-    from celery_locks.cli.desk import Desk
+    from celery_locks.cli.context import Context
 
-    ctx.obj = Desk.of_url(url, prefix, shards)
+    ctx.obj = Context.of_url(url, prefix, shards)
     ctx.call_on_close(ctx.obj.close)

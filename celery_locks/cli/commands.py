@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from celery_locks.cli.acting import release, stop, sweep
-from celery_locks.cli.done import once
-from celery_locks.cli.looking import check, history, info, list_, stale, top_, why
+from celery_locks.cli.completed import once
+from celery_locks.cli.manage import release, stop, sweep
 from celery_locks.cli.metrics import metrics
+from celery_locks.cli.query import check, history, info, list_, stale, top_, why
 from celery_locks.cli.web import web
 
 COMMANDS = {

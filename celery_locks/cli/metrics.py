@@ -7,7 +7,7 @@ import threading
 import click
 
 from celery_locks.cli import WRONG_INPUT
-from celery_locks.cli.desk import Desk, end, pass_desk, say
+from celery_locks.cli.context import Context, echo, exit_with, pass_context
 
 PORT = 9187
 
@@ -16,8 +16,8 @@ PORT = 9187
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 for any interface.")
 @click.option("--once", is_flag=True, help="Write them to the terminal instead, and end.")
-@pass_desk
-def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
+@pass_context
+def metrics(context: Context, port: int, host: str, once: bool) -> None:
     """Serve the metrics to Prometheus.
 
     At http://HOST:PORT/metrics, of all processes together. Counts are there of processes that
@@ -26,23 +26,23 @@ def metrics(desk: Desk, port: int, host: str, once: bool) -> None:
     try:
         from celery_locks.metrics import collector
     except ImportError as error:
-        end(
+        exit_with(
             WRONG_INPUT,
             "Metrics need prometheus-client: pip install celery-locks[metrics] "
             f"({error.name} is missing).",
         )
-    where = desk.locks
-    if desk.app is not None:
-        where = desk.app
-        desk.app.loader.import_default_modules()  # every locked task gets its counters
+    where = context.locks
+    if context.app is not None:
+        where = context.app
+        context.app.loader.import_default_modules()  # every locked task gets its counters
     if once:
         click.echo(collector.exposition(where), nl=False)
         return
     try:
         server, thread = collector.serve(where, port, host)
     except OSError as error:
-        end(WRONG_INPUT, f"Cannot listen on {host}:{port}: {error}")
-    say(f"Metrics are at http://{host}:{server.server_port}/metrics")
+        exit_with(WRONG_INPUT, f"Cannot listen on {host}:{port}: {error}")
+    echo(f"Metrics are at http://{host}:{server.server_port}/metrics")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 
 from celery_locks.admin import QUEUED_FOR, LockState
-from celery_locks.integration.roll_call import PATIENCE
+from celery_locks.integration.worker_inspection import PATIENCE
 
 # Thirty years of seconds, and well within what a clock can wait.
 _MOST = 1e9

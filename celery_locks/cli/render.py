@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from celery_locks.admin.explain import span
-from celery_locks.model import Holder, LockInfo
+from celery_locks.admin.explain import format_duration
 from celery_locks.text import printable
+from celery_locks.types import Holder, LockInfo
 
-plain = printable
 _CHUNK = 200
 _WIDEST = 120  # one very long name must not push all columns off the screen
 HEADS = ("LOCK", "HOLDER", "WORKER", "PID", "HELD FOR", "LAPSES IN", "WAITING")
@@ -35,8 +34,8 @@ def _holder(holder: Holder, as_of: float) -> tuple[str, ...]:
         who,
         holder.worker or holder.host or "-",
         str(holder.pid or "-"),
-        span(as_of - holder.acquired_at),
-        span(holder.expires_at - as_of),
+        format_duration(as_of - holder.acquired_at),
+        format_duration(holder.expires_at - as_of),
     )
 
 
@@ -44,7 +43,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Lines with columns aligned over some hundred rows at a time, so that a long list flows."""
     source = iter(rows)
     first = True
-    while chunk := [tuple(plain(cell) for cell in row) for row in islice(source, _CHUNK)]:
+    while chunk := [tuple(printable(cell) for cell in row) for row in islice(source, _CHUNK)]:
         if first:
             chunk.insert(0, tuple(heads))
         first = False
@@ -59,7 +58,7 @@ def fit(rows: Sequence[Sequence[str]], width: int, gap: int) -> list[tuple[str, 
 
     ``gap`` is what each column takes besides its text. The holder is shortened last.
     """
-    table = [tuple(plain(cell) for cell in row) for row in rows]
+    table = [tuple(printable(cell) for cell in row) for row in rows]
     for head in ("PID", "LAPSES IN", "WORKER"):
         if _width(table, gap) > width:
             at = table[0].index(head)
@@ -87,10 +86,10 @@ def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
         yield f"holder   {holder}"
         yield f"  token {holder.token}  fence {holder.fence}  retries {max(0, holder.retries)}"
         yield (
-            f"  held for {span(lock.as_of - holder.acquired_at)}, "
-            f"lapses in {span(holder.expires_at - lock.as_of)} unless renewed "
+            f"  held for {format_duration(lock.as_of - holder.acquired_at)}, "
+            f"lapses in {format_duration(holder.expires_at - lock.as_of)} unless renewed "
             f"(ttl {holder.ttl:g} s, renewed about {holder.renewals} times)"
         )
         yield f"  {sentence}"
     for place, waiter in enumerate(lock.waiters, 1):
-        yield f"waiter {place} {waiter}, for {span(lock.as_of - waiter.acquired_at)}"
+        yield f"waiter {place} {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"

@@ -15,8 +15,8 @@ import click
 
 from celery_locks import admin
 from celery_locks.cli.render import HEADS, fit, rows, table
-from celery_locks.locks import Locks
-from celery_locks.model import LockInfo
+from celery_locks.core.locks import Locks
+from celery_locks.types import LockInfo
 
 Show = Callable[[Any, float, int | None], None]
 

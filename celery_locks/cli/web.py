@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from celery_locks.cli import WRONG_INPUT
-from celery_locks.cli.desk import Desk, end, pass_desk, say
+from celery_locks.cli.context import Context, echo, exit_with, pass_context
 from celery_locks.loopback import is_loopback
 
 READ_KEYS, WRITE_KEYS = "CELERY_LOCKS_READ_KEYS", "CELERY_LOCKS_WRITE_KEYS"
@@ -46,8 +46,8 @@ class Network(click.types.StringParamType):
     multiple=True,
     help="Believe X-Forwarded-For of the proxy at this address (or network); may be repeated.",
 )
-@pass_desk
-def web(desk: Desk, host: str, port: int, is_open: bool, proxies: tuple[str, ...]) -> None:
+@pass_context
+def web(context: Context, host: str, port: int, is_open: bool, proxies: tuple[str, ...]) -> None:
     """Serve the page and the REST calls.
 
     API keys come from CELERY_LOCKS_READ_KEYS and CELERY_LOCKS_WRITE_KEYS, separated by commas.
@@ -58,25 +58,29 @@ def web(desk: Desk, host: str, port: int, is_open: bool, proxies: tuple[str, ...
 
         from celery_locks.web import create_app
     except ImportError as error:
-        end(
+        exit_with(
             WRONG_INPUT,
             "The web surface is not installed: pip install celery-locks[web] "
             f"({error.name} is missing).",
         )
     read_keys, write_keys = _keys(READ_KEYS), _keys(WRITE_KEYS)
     if is_open and not is_loopback(host):
-        end(WRONG_INPUT, f"--open is for this machine only, and {host} is not: use API keys there.")
+        exit_with(
+            WRONG_INPUT, f"--open is for this machine only, and {host} is not: use API keys there."
+        )
     if not is_open and not read_keys and not write_keys:
-        end(WRONG_INPUT, f"Set {READ_KEYS} or {WRITE_KEYS}; or say --open, on this machine only.")
+        exit_with(
+            WRONG_INPUT, f"Set {READ_KEYS} or {WRITE_KEYS}; or say --open, on this machine only."
+        )
     app = create_app(
-        desk.locks if desk.app is None else desk.app,
+        context.locks if context.app is None else context.app,
         read_keys=read_keys,
         write_keys=write_keys,
         open_to_all=is_open,
     )
     listening = _listening(host, port)
     name = f"[{host}]" if ":" in host else host
-    say(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
+    echo(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
     if not is_loopback(host) and not proxies:
         click.echo(_PLAIN_HTTP, err=True)
     config = uvicorn.Config(
@@ -104,4 +108,4 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        end(WRONG_INPUT, f"Nothing can be served at {host}, port {port}: {error}.")
+        exit_with(WRONG_INPUT, f"Nothing can be served at {host}, port {port}: {error}.")

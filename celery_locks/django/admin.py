@@ -17,11 +17,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from celery_locks.cli.render import plain
-from celery_locks.django import acts, detail, listing
+from celery_locks.django import actions as acts
+from celery_locks.django import detail, listing
 from celery_locks.django.celery_app import the_app, the_locks
 from celery_locks.django.models import Lock
 from celery_locks.errors import LockError
+from celery_locks.text import printable
 
 _ACTS = 100
 _SHEET = "celery_locks/admin.css"
@@ -78,14 +79,14 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
     def detail_view(self, request: HttpRequest) -> HttpResponse:
         self._require(self.has_view_permission(request))
         name = request.GET.get("name", "")
-        shown, trouble = detail.Page(), ""
+        shown, trouble = detail.DetailPage(), ""
         try:
             shown = detail.page_of(the_locks(), name, the_app())
         except LockError as error:
             trouble = _sentence(error)
         said = {"name": name, "page": shown, "trouble": trouble}
         said["may_release"] = self.has_release_permission(request)
-        return self._page(request, "lock", plain(name), said)
+        return self._page(request, "lock", printable(name), said)
 
     def change_view(self, request: HttpRequest, object_id: str, **_: Any) -> HttpResponse:
         """Where Django's own log of actions points to."""
@@ -107,7 +108,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
     def stop_view(self, request: HttpRequest) -> HttpResponse:
         return self._deed(request, acts.STOP)
 
-    def _deed(self, request: HttpRequest, deed: acts.Deed) -> HttpResponse:
+    def _deed(self, request: HttpRequest, deed: acts.AdminAction) -> HttpResponse:
         """GET asks for the confirmation, POST is it; about one holder, and nobody after it."""
         self._require(self.has_release_permission(request))
         name, token = request.GET.get("name", ""), request.GET.get("token", "")
@@ -116,7 +117,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
             # Workers take a second or two to answer, which only a page to be read is worth.
             holder = detail.holder_of(the_locks(), name, token, None if is_post else the_app())
             if holder is None:
-                messages.info(request, deed.missed.format(name=plain(repr(name))))
+                messages.info(request, deed.missed.format(name=printable(repr(name))))
                 return self._to_lock(name)
             form = deed.form(request.POST if is_post else None, holder.default_grace)
             if form.is_valid():
@@ -127,13 +128,19 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         except LockError as error:
             messages.error(request, _sentence(error))
             return self._to_lock(name)
-        said = {"name": name, "label": plain(name), "holder": holder, "deed": deed, "form": form}
-        return self._page(request, "deed", f"{deed.title}: {plain(name)}", said)
+        said = {
+            "name": name,
+            "label": printable(name),
+            "holder": holder,
+            "deed": deed,
+            "form": form,
+        }
+        return self._page(request, "confirm", f"{deed.title}: {printable(name)}", said)
 
     def _do(
         self,
         request: HttpRequest,
-        deed: acts.Deed,
+        deed: acts.AdminAction,
         name: str,
         holder: detail.HolderBox,
         said: Mapping[str, Any],
@@ -141,12 +148,12 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         by = f"{request.user.get_username()} via Django admin"
         was_there = deed.do(the_locks(), name, holder.token, by, said)
         words = deed.done if was_there else deed.missed
-        sentence = words.format(name=plain(repr(name)), who=holder.who)
+        sentence = words.format(name=printable(repr(name)), who=holder.who)
         messages.add_message(request, messages.SUCCESS if was_there else messages.INFO, sentence)
         if was_there:
             # PostgreSQL stores no NUL, and a lock's name may have one.
             known_as = Lock(name=name.replace("\0", "\ufffd"))
-            self.log_change(request, known_as, f"{sentence} Reason: {plain(said['reason'])}")
+            self.log_change(request, known_as, f"{sentence} Reason: {printable(said['reason'])}")
 
     @staticmethod
     def _require(may: bool) -> None:
@@ -169,7 +176,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
 
 
 def _sentence(error: LockError) -> str:
-    said = plain(str(error))
+    said = printable(str(error))
     return said[:1].upper() + said[1:]
 
 

@@ -12,9 +12,9 @@ import celery
 from celery.app.utils import find_app
 from django.conf import settings
 
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.app import locks_of
-from celery_locks.locks import Locks
 
 SETTING = "CELERY_LOCKS_APP"
 _WRITE = "Write it as 'proj.celery:app'"

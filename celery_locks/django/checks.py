@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core import checks
 
+from celery_locks.core.locks import Locks
 from celery_locks.django.celery_app import SETTING, the_app
 from celery_locks.errors import LockError
-from celery_locks.locks import Locks
 
 
 def check_lock_server(app_configs: Any = None, **_: Any) -> list[Any]:

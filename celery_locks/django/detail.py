@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_locks import admin
-from celery_locks.admin import Detail, Liveness, moment, span
-from celery_locks.cli.render import plain
+from celery_locks.admin import Detail, Liveness, format_duration, format_time
+from celery_locks.core.locks import Locks
 from celery_locks.django.listing import name_of
-from celery_locks.locks import Locks
-from celery_locks.model import Act, Holder, LockInfo
+from celery_locks.text import printable
+from celery_locks.types import HistoryEntry, Holder, LockInfo
 
 _ACTS = 20
 _LABELS = {
@@ -67,7 +67,7 @@ class ActRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DetailPage:
     """A lock that nobody holds or waits for has only its history."""
 
     sentences: tuple[str, ...] = ()
@@ -77,15 +77,17 @@ class Page:
     acts: tuple[ActRow, ...] = ()
 
 
-def page_of(locks: Locks, name: str, app: Any) -> Page:
+def page_of(locks: Locks, name: str, app: Any) -> DetailPage:
     acts = tuple(_act(act) for act in admin.history(locks, name, limit=_ACTS))
     if locks.info(name) is None:
         # `why` would look for a task of this id, in all the locks there are.
-        return Page((f"Nobody holds lock {plain(repr(name))} or waits for it.",), acts=acts)
+        return DetailPage(
+            (f"Nobody holds lock {printable(repr(name))} or waits for it.",), acts=acts
+        )
     answer = admin.why(locks, name, app)
     detail = next((one for one in answer.locks if one.lock.name == name), None)
-    sentences = tuple(plain(sentence) for sentence in answer.sentences)
-    return _with(detail, sentences, acts) if detail else Page(sentences, acts=acts)
+    sentences = tuple(printable(sentence) for sentence in answer.sentences)
+    return _with(detail, sentences, acts) if detail else DetailPage(sentences, acts=acts)
 
 
 def acts_of_all(locks: Locks, most: int) -> tuple[ActRow, ...]:
@@ -102,15 +104,15 @@ def holder_of(locks: Locks, name: str, token: str, app: Any = None) -> HolderBox
     return None
 
 
-def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) -> Page:
+def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) -> DetailPage:
     lock, usual, seconds = detail.lock, detail.usual, detail.likely_to_end_in
-    told = detail.as_dict() | {
-        "usual": usual and f"{span(usual.held_for)}, by its last {usual.holds} holds",
-        "likely_to_end_in": seconds and span(seconds),
+    describe_entry = detail.as_dict() | {
+        "usual": usual and f"{format_duration(usual.held_for)}, by its last {usual.holds} holds",
+        "likely_to_end_in": seconds and format_duration(seconds),
     }
-    return Page(
+    return DetailPage(
         sentences=sentences,
-        facts=tuple(_facts(told)),
+        facts=tuple(_facts(describe_entry)),
         holders=tuple(_box(lock, alive) for alive in detail.liveness),
         waiters=tuple(_waiter(lock, place, one) for place, one in enumerate(lock.waiters, 1)),
         acts=acts,
@@ -120,19 +122,23 @@ def _with(detail: Detail, sentences: tuple[str, ...], acts: tuple[ActRow, ...]) 
 def _box(lock: LockInfo, alive: Liveness) -> HolderBox:
     holder = alive.holder
     said = holder.as_dict()
-    told = {word: said[word] for word in _FIRST}
-    since = moment(holder.acquired_at)
-    told["held for"] = f"{span(lock.as_of - holder.acquired_at)}, since {since}"
-    told["lapses in"] = f"{span(holder.expires_at - lock.as_of)} unless renewed"
-    told |= {**said, "ttl": f"{holder.ttl:g} s", "retries": max(0, holder.retries)}
+    describe_entry = {word: said[word] for word in _FIRST}
+    since = format_time(holder.acquired_at)
+    describe_entry["held for"] = (
+        f"{format_duration(lock.as_of - holder.acquired_at)}, since {since}"
+    )
+    describe_entry["lapses in"] = (
+        f"{format_duration(holder.expires_at - lock.as_of)} unless renewed"
+    )
+    describe_entry |= {**said, "ttl": f"{holder.ttl:g} s", "retries": max(0, holder.retries)}
     # How often the task has called self.replace(), which hardly any does.
-    told["replaced"] = holder.replaced or None
+    describe_entry["replaced"] = holder.replaced or None
     return HolderBox(
         token=holder.token,
         who=name_of(holder),
         verdict=alive.verdict,
-        sentence=plain(alive.sentence),
-        facts=tuple(_facts(told)),
+        sentence=printable(alive.sentence),
+        facts=tuple(_facts(describe_entry)),
         default_grace=lock.default_grace if alive.verdict in _AT_WORK else 0.0,
     )
 
@@ -145,33 +151,34 @@ def _facts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict | list | tuple):
             value = json.dumps(value) if value else None
         if value is not None:
-            yield _LABELS.get(word, word.replace("_", " ").capitalize()), plain(str(value))
+            yield _LABELS.get(word, word.replace("_", " ").capitalize()), printable(str(value))
 
 
 def _waiter(lock: LockInfo, place: int, waiter: Holder) -> WaiterRow:
     return WaiterRow(
         place,
         name_of(waiter),
-        plain(waiter.worker or waiter.host or "–"),
+        printable(waiter.worker or waiter.host or "–"),
         str(waiter.pid or "–"),
-        span(lock.as_of - waiter.acquired_at),
+        format_duration(lock.as_of - waiter.acquired_at),
     )
 
 
-def _act(act: Act) -> ActRow:
+def _act(act: HistoryEntry) -> ActRow:
     return ActRow(
         name=act.name,
-        label=plain(act.name),
-        at=moment(act.at),
-        by=plain(act.by or "–"),
+        label=printable(act.name),
+        at=format_time(act.at),
+        by=printable(act.by or "–"),
         what=_what(act),
-        whom=plain(", ".join(map(str, act.holders)) or "nobody"),
-        reason=plain(act.why or "–"),
+        whom=printable(", ".join(map(str, act.holders)) or "nobody"),
+        reason=printable(act.why or "–"),
     )
 
 
-def _what(act: Act) -> str:
+def _what(act: HistoryEntry) -> str:
     if act.held_for is not None:
-        return f"{plain(act.act)} {'after' if act.act == 'lapsed' else 'for'} {span(act.held_for)}"
+        preposition = "after" if act.act == "lapsed" else "for"
+        return f"{printable(act.act)} {preposition} {format_duration(act.held_for)}"
     words = {"stop": "asked to stop", "force_release": "taken", "reset": "done work was reset"}
-    return words.get(act.act, plain(act.act))
+    return words.get(act.act, printable(act.act))

@@ -17,10 +17,10 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from celery_locks import admin
-from celery_locks.admin import LockState, span
-from celery_locks.cli.render import plain
-from celery_locks.locks import Locks
-from celery_locks.model import Holder, LockInfo
+from celery_locks.admin import LockState, format_duration
+from celery_locks.core.locks import Locks
+from celery_locks.text import printable
+from celery_locks.types import Holder, LockInfo
 
 SIZE = 100
 FEW = 1000
@@ -174,11 +174,11 @@ def _row(lock: LockInfo) -> Row:
     first = lock.holders[0] if lock.holders else None
     return Row(
         name=lock.name,
-        label=plain(lock.name),
+        label=printable(lock.name),
         holder=_who(lock),
-        worker=plain(first.worker or first.host or "") if first else "",
-        held_for=span(lock.as_of - first.acquired_at) if first else "–",
-        lapses_in=span(lock.remaining) if first else "–",
+        worker=printable(first.worker or first.host or "") if first else "",
+        held_for=format_duration(lock.as_of - first.acquired_at) if first else "–",
+        lapses_in=format_duration(lock.remaining) if first else "–",
         waiting=str(len(lock.waiters) or "–"),
     )
 
@@ -194,4 +194,4 @@ def name_of(holder: Holder) -> str:
     """Its task and id, or that it is a plain process; and whether it is at work."""
     who = f"{holder.task or 'task'} {holder.task_id}" if holder.task_id else "a process"
     note = " (queued)" if holder.is_queued else " (ended)" if holder.is_kept else ""
-    return plain(who) + note
+    return printable(who) + note

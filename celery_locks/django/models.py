@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from celery_locks.cli.render import plain
+from celery_locks.text import printable
 
 
 class NoRows(models.Manager):  # type: ignore[misc]
@@ -31,4 +31,4 @@ class Lock(models.Model):  # type: ignore[misc]
         permissions: ClassVar = [("release_lock", "Can release a lock")]
 
     def __str__(self) -> str:
-        return plain(self.name)
+        return printable(self.name)

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery_locks import settings
-from celery_locks.flows import Ask
-from celery_locks.lease import Lease
-from celery_locks.locks import Locks
-from celery_locks.model import Conflict
+from celery_locks.core.lease import Lease
+from celery_locks.core.locks import Locks
+from celery_locks.core.operations import AcquireRequest
 from celery_locks.settings import Settings
-from celery_locks.store.base import Store
-from celery_locks.store.verbs import Done, Mark
+from celery_locks.store.commands.locks import Done, Mark
+from celery_locks.store.effects import Store
+from celery_locks.types import Conflict
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -23,36 +23,36 @@ class AppLocks(Locks):
 
     settings: Settings
 
-    def take(self, ask: Ask[Lease]) -> Lease | Conflict | Done:
+    def take(self, ask: AcquireRequest[Lease]) -> Lease | Conflict | Done:
         if ask.spec.wait:
-            return self.follow(self.flows.acquire(ask))
+            return self.follow(self.operations.acquire(ask))
         try:
-            call = self.verbs.acquire(ask.spec, ask.token, ask.holder, ask.besides)
+            call = self.commands.acquire(ask.spec, ask.token, ask.holder, ask.extras)
             answer = self._store.perform(call)
-            return self.flows.answered(ask, answer, ask.began)
+            return self.operations.on_reply(ask, answer, ask.began)
         except BaseException as error:
-            self.flows.unanswered(ask, error)
+            self.operations.on_no_reply(ask, error)
             raise
 
     def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
         try:
-            call = self.flows.giving(lease, marks, keep, keep_as)
+            call = self.operations.prepare_release(lease, marks, keep, keep_as)
             if call:
-                self.flows.given(lease, self._store.perform(call))
+                self.operations.finish_release(lease, self._store.perform(call))
         except BaseException:
-            self.flows.not_given(lease, marks, keep, keep_as)
+            self.operations.defer_release(lease, marks, keep, keep_as)
             raise
 
     @property
     def server_url(self) -> str:
         """Where the locks are kept, without the password."""
-        url: str = self._store.site.url
+        url: str = self._store.server.url
         return url
 
     @property
-    def keeper_store(self) -> Store:
+    def background_store(self) -> Store:
         """For calls made in the keeper's thread."""
-        return self._store.twin()
+        return self._store.store_for_thread()
 
 
 def locks_of(app: Any) -> AppLocks:

@@ -19,14 +19,14 @@ from celery.local import PromiseProxy, Proxy
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.integration import hooks
+from celery_locks.integration import signals as hooks
 from celery_locks.integration.execution import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
-from celery_locks.model import Wait
-from celery_locks.once import Reuse
+from celery_locks.options import Reuse
 from celery_locks.signatures import shows_options
+from celery_locks.types import Wait
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,7 +172,7 @@ def make_locked(task: Any, words: dict[str, Any]) -> None:
         task.__class__ = type(cls.__name__, (LockedTask, cls), body)
         type(task)._lock_watch_start()
         task.__trace__ = None
-    type(task)._lock_said = {**words, **type(task)._lock_said}
+    type(task)._lock_values = {**words, **type(task)._lock_values}
     type(task)._lock_own = {**words, **type(task)._lock_own}
     check_task(task, task.app)
 

@@ -19,23 +19,29 @@ from celery.utils.time import maybe_make_aware
 
 from celery_locks import logs
 from celery_locks.clock import now
+from celery_locks.core.idempotency import Once
+from celery_locks.core.lease import Lease
+from celery_locks.core.operations import AcquireRequest, new_token
+from celery_locks.core.owners import owner_here, set_task_lookup
+from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockDeadlock, LockUnavailable
-from celery_locks.flows import Ask, new_token
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
-from celery_locks.integration.interrupt import KeptElsewhere, RaisedHere, interrupter_here
+from celery_locks.integration.idempotency import once_of
+from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, interrupter_here
 from celery_locks.integration.naming import lock_name
-from celery_locks.integration.once import once_of
-from celery_locks.integration.places import leave_queue, replaced_by
-from celery_locks.integration.refusal import Refusal
-from celery_locks.keeper import keeper
-from celery_locks.lease import Lease
-from celery_locks.model import Conflict, Holder, LockSpec, this_process
-from celery_locks.once import Once
+from celery_locks.integration.not_acquired import NotAcquired
+from celery_locks.integration.reservation import release_reservation, replaced_by
 from celery_locks.options import LockOptions
-from celery_locks.owners import owner_here, set_task_lookup
-from celery_locks.store.verbs import Besides, Done, Mark, budget_of, queued_token
-from celery_locks.store.verbs import ended as job_ended
+from celery_locks.store.commands.locks import (
+    AcquireExtras,
+    Done,
+    Mark,
+    budget_of,
+    reservation_token,
+)
+from celery_locks.store.commands.locks import ended as job_ended
+from celery_locks.types import Conflict, Holder, LockSpec, this_process
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
 # Those of this process that have got a lock and not given it back.
@@ -111,7 +117,7 @@ class Execution:
         self.header = LockHeader.read(request.headers)
         self.options: LockOptions = task.lock_options(self.header.options)
         # What the message holds in the queue is ours to give back, unless it goes on with a copy.
-        self.owes_place = bool(self.queued()[1])
+        self.owns_reservation = bool(self.queued()[1])
 
     def run(self, call: Callable[..., Any]) -> Any:
         """The result of the task, or of not running it."""
@@ -134,7 +140,7 @@ class Execution:
                 self.lease = answer
                 unreleased.add(self)
         except LockUnavailable as error:
-            Refusal(self, name).unavailable(error)
+            NotAcquired(self, name).unavailable(error)
             return self._call(call)
         except LockDeadlock:
             raise  # whatever on_conflict says: later it would be the same, and nothing is queued
@@ -143,12 +149,12 @@ class Execution:
             self._abandon(name)
             raise
         if isinstance(answer, Done):
-            return Refusal(self, name).done(answer)
+            return NotAcquired(self, name).done(answer)
         if isinstance(answer, Conflict):
-            return Refusal(self, name).conflict(answer)
+            return NotAcquired(self, name).conflict(answer)
         answer.on_stop = self._interrupter.stop
         if self.header is not NO_HEADER or self.options.scope != "running":
-            self._leave_other_place(name)
+            self._release_other_reservation(name)
             self._forget_conflicts()
         return self._run_locked(call, answer)
 
@@ -158,9 +164,11 @@ class Execution:
             del self.request
 
     def _abandon(self, name: str) -> None:
-        keeper.discard(self.token)
+        renewer.discard(self.token)
         until = now() + self.options.ttl
-        keeper.give_back(name, self.token, self.locks.keeper_store, self.locks.verbs, until)
+        renewer.release_later(
+            name, self.token, self.locks.background_store, self.locks.commands, until
+        )
 
     def holding(self, name: str) -> Execution | None:
         """Of this call and those it is within, the one that has this lock."""
@@ -185,7 +193,7 @@ class Execution:
             self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
         self._interrupter = interrupter_here()
         has_more = self._may_be_a_copy or self.header is not NO_HEADER or self.once
-        ask = Ask(
+        ask = AcquireRequest(
             spec,
             self.holder,
             self.token,
@@ -193,18 +201,18 @@ class Execution:
             self._interrupter.lost,
             self._owner,
             False,
-            KeptElsewhere if given else Lease,
+            RemotelyRenewedLease if given else Lease,
             bool(given),
-            self._besides(name) if has_more else None,
+            self._extras(name) if has_more else None,
             self.options.on_conflict,
         )
         return self.locks.take(ask)
 
-    def _besides(self, name: str) -> Besides:
+    def _extras(self, name: str) -> AcquireExtras:
         """What more there is to say; of most messages nothing."""
-        return Besides(
-            ask_done=self._may_be_a_copy or bool(self.queued()[1]),
-            frees=self._place_beside(name),
+        return AcquireExtras(
+            reject_if_completed=self._may_be_a_copy or bool(self.queued()[1]),
+            frees=self._reservation_to_release(name),
             supersedes=self._replaced(),
             once=self.once.question if self.once else None,
         )
@@ -213,18 +221,18 @@ class Execution:
         """Name and token of the lock that this message held in the queue."""
         return ("", "") if self.within else self.header.reservation(self.request.id)
 
-    def _place_beside(self, name: str) -> tuple[str, str]:
+    def _reservation_to_release(self, name: str) -> tuple[str, str]:
         """The queue's lock, where it is another than the run's and the same call can free it."""
         place, token = self.queued()
-        root = self.locks.verbs.root
+        root = self.locks.commands.root
         return (place, token) if token and place != name and root(place) == root(name) else ("", "")
 
-    def _leave_other_place(self, name: str) -> None:
+    def _release_other_reservation(self, name: str) -> None:
         """Published under a key of another shard, by a release with other options: freed apart."""
         place, token = self.queued()
-        if token and place != name and not self._place_beside(name)[1]:
-            self.leave_queue()
-        self.owes_place = False
+        if token and place != name and not self._reservation_to_release(name)[1]:
+            self.release_reservation()
+        self.owns_reservation = False
 
     def _replaced(self) -> tuple[str, float]:
         """The message in whose place this one was published, and how long to remember that.
@@ -234,8 +242,8 @@ class Execution:
         name, token = self.queued()
         if not token or not self.header.replaced:
             return "", 0.0
-        verbs = self.locks.verbs
-        call = verbs.locate(verbs.root(name), [token], budget_of(self.options.ttl))
+        commands = self.locks.commands
+        call = commands.locate(commands.root(name), [token], budget_of(self.options.ttl))
         found = self.locks.perform(call).get(token)
         return replaced_by(found[1]) if found else ("", 0.0)
 
@@ -267,7 +275,7 @@ class Execution:
         except Reject:
             ended = False
             raise
-        except RaisedHere as error:
+        except InjectedError as error:
             if self.once:
                 marks = self.once.failed(lease.token, error.plain)
             raise error.plain from None
@@ -317,18 +325,18 @@ class Execution:
 
         With ``queued+running`` the next attempt has its place in the queue like any message.
         """
-        if self.options.on_retry != "keep" and not self._keeps_place:
+        if self.options.on_retry != "keep" and not self._keeps_reservation:
             return 0.0
         when = retry.when or 0
         if isinstance(when, datetime):
             # One that is naive is in UTC for Celery, wherever the worker is.
             aware = maybe_make_aware(when, self.task.app.timezone)
             when = (aware - datetime.now(UTC)).total_seconds()
-        beyond = self.options.pending_ttl if self._keeps_place else self.options.ttl
+        beyond = self.options.pending_ttl if self._keeps_reservation else self.options.ttl
         return max(0.0, float(when)) + beyond
 
     @property
-    def _keeps_place(self) -> bool:
+    def _keeps_reservation(self) -> bool:
         return self.options.scope == "queued+running" and not self.within and bool(self.request.id)
 
     @property
@@ -338,7 +346,7 @@ class Execution:
         With ``queued`` this is the token of another lock, the one from publish to start.
         """
         is_its = self.options.scope != "queued" and not self.within and self.request.id
-        return queued_token(self.request.id, again=True) if is_its else ""
+        return reservation_token(self.request.id, again=True) if is_its else ""
 
     def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
         """Give the lock back, once; what cannot be reached now is the keeper's to try again."""
@@ -352,21 +360,21 @@ class Execution:
         try:
             self.locks.give_back(lease, marks, keep, self._kept_as if keep else "")
         except LockUnavailable as error:
-            logs.owed(lease.name, error)
+            logs.release_deferred(lease.name, error)
         # Not before: what strikes on the way leaves it to after_return, and twice does no harm.
         unreleased.discard(self)
         self.lease = None
 
-    def leave_queue(self) -> None:
+    def release_reservation(self) -> None:
         """This message will not run, and not come back: others may queue."""
-        self.owes_place = False
-        leave_queue(*self.queued(), self.task.app)
+        self.owns_reservation = False
+        release_reservation(*self.queued(), self.task.app)
 
     def _forget_conflicts(self) -> None:
         """A retry inherits the headers: what was about getting here must not travel on."""
         assert self.lease is not None
         kept = LockHeader(self.header.options)
-        if self._keeps_place:
+        if self._keeps_reservation:
             kept = replace(kept, queued=self.lease.name, of_retry=True)
         if kept != self.header and not self.within:
             self.request.headers = kept.write(self.request.headers)

@@ -27,8 +27,8 @@ from typing import Any, Self
 from celery_locks import logs
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.model import check_name
-from celery_locks.store.verbs import queued_token
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.types import check_name
 
 HEADER = "celery_locks"
 VERSION = 1
@@ -95,7 +95,7 @@ class LockHeader:
         if not self.queued or not task_id:
             return "", ""
         try:
-            return self.queued, queued_token(task_id, again=self.of_retry)
+            return self.queued, reservation_token(task_id, again=self.of_retry)
         except (TypeError, UnicodeError):  # no publisher of ours has such an id
             return "", ""
 

@@ -39,14 +39,14 @@ from types import FrameType
 from typing import Any
 
 from celery_locks.clock import now
+from celery_locks.core.lease import BaseLease, Lease, State
 from celery_locks.errors import LeaseLost, LockError, LockUnavailable, StopRequested
-from celery_locks.lease import BaseLease, Lease, State
-from celery_locks.native import native_lock
+from celery_locks.unpatched import native_lock
 
 SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTMIN") else 0
 
 
-class KeptElsewhere(Lease):
+class RemotelyRenewedLease(Lease):
     """A lease that the worker's main process renews: past its deadline it asks the store itself."""
 
     _longest = 0.0
@@ -174,7 +174,7 @@ class _MainThread(Interrupter):
 
 def _due(lease: Lease) -> float:
     """At the deadline; one kept elsewhere is asked for, and more than once, before its end."""
-    early = lease.ttl / 3 if isinstance(lease, KeptElsewhere) else 0.0
+    early = lease.ttl / 3 if isinstance(lease, RemotelyRenewedLease) else 0.0
     return lease.deadline - early
 
 
@@ -182,7 +182,7 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
     if _timer:
         _timer.fires_at = math.inf  # or it was not the timer, and it fires once for nothing
     for lease in tuple(_running):
-        if isinstance(lease, KeptElsewhere):
+        if isinstance(lease, RemotelyRenewedLease):
             lease.ask()
         # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
         if lease.state is State.LOST and "lost" in _running.pop(lease, ()):
@@ -258,20 +258,20 @@ class _SignalEvent(ctypes.Structure):
 # Other threads.
 
 
-class RaisedHere(LockError):
+class InjectedError(LockError):
     """An error as it is raised from outside; whoever armed turns it into the ``plain`` one."""
 
     plain: Word
 
 
-def _without_arguments(error: Word) -> type[RaisedHere]:
+def _without_arguments(error: Word) -> type[InjectedError]:
     """The interpreter takes a class and makes the instance itself; caught as what it stands for."""
     kind: Any = type(error)
 
     def __init__(self: Any) -> None:
         kind.__init__(self, *error.args)
 
-    return type(kind.__name__, (RaisedHere, kind), {"__init__": __init__, "plain": error})
+    return type(kind.__name__, (InjectedError, kind), {"__init__": __init__, "plain": error})
 
 
 class _OtherThread(Interrupter):

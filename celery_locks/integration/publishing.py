@@ -31,15 +31,18 @@ from celery.utils.time import maybe_make_aware
 
 from celery_locks import events, logs, policy
 from celery_locks.clock import now
+from celery_locks.core.lease import Lease
+from celery_locks.core.operations import AcquireRequest
+from celery_locks.core.renewer import renewer
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
-from celery_locks.flows import Ask
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.naming import lock_name
-from celery_locks.integration.places import REPLACES
-from celery_locks.keeper import keeper
-from celery_locks.lease import Lease
-from celery_locks.model import (
+from celery_locks.integration.reservation import REPLACES
+from celery_locks.options import LockOptions
+from celery_locks.store.commands.locks import AcquireExtras, ReplacedReservation, reservation_token
+from celery_locks.text import printable
+from celery_locks.types import (
     MAX_SECONDS,
     MIN_TTL,
     QUEUED,
@@ -49,9 +52,6 @@ from celery_locks.model import (
     check_name,
     this_process,
 )
-from celery_locks.options import LockOptions
-from celery_locks.store.verbs import Besides, TookPlace, queued_token
-from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
@@ -140,9 +140,9 @@ class _Publication:
         """A time limit may have struck between the grant and our knowing of it."""
         if not self._is_being_sent:
             assert self.name is not None
-            token, locks = queued_token(self.options["task_id"]), self.locks
+            token, locks = reservation_token(self.options["task_id"]), self.locks
             until = now() + self._lifetime()
-            keeper.give_back(self.name, token, locks.keeper_store, locks.verbs, until)
+            renewer.release_later(self.name, token, locks.background_store, locks.commands, until)
 
     def _publish(self) -> Any:
         replaced: Holder | None = None
@@ -161,12 +161,12 @@ class _Publication:
             replaced = duplicate.other
             if duplicate.decision != "replace" or replaced is None:
                 return self._duplicate(answer, duplicate)
-            answer = self._take_place(replaced, answer.as_of)
-        if not isinstance(answer.fence, TookPlace):
+            answer = self._replace(replaced, answer.as_of)
+        if not isinstance(answer.fence, ReplacedReservation):
             replaced = None  # it began or was given up meanwhile
         return self._sent(answer, replaced)
 
-    def _take_place(self, other: Holder, as_of: float) -> Lease | Conflict:
+    def _replace(self, other: Holder, as_of: float) -> Lease | Conflict:
         if self.has_window:
             # It has the time of the first call, whose place was handed down.
             gone = max(0.0, as_of - other.acquired_at)
@@ -185,13 +185,13 @@ class _Publication:
             extra=self._extra(replaces),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
-        ask: Ask[Lease] = Ask(
+        ask: AcquireRequest[Lease] = AcquireRequest(
             spec,
             holder,
-            queued_token(self.options["task_id"]),
+            reservation_token(self.options["task_id"]),
             now(),
-            kept_elsewhere=True,
-            besides=Besides(replaces=replaces.token) if replaces else None,
+            renewed_elsewhere=True,
+            extras=AcquireExtras(replaces=replaces.token) if replaces else None,
         )
         answer = self.locks.take(ask)
         assert isinstance(answer, Lease | Conflict)
@@ -273,7 +273,7 @@ class _Publication:
         """It will not run and its result says so; what fails here is made up for by its own run."""
         assert self.name is not None
         assert other.task_id is not None
-        call = self.locks.verbs.supersede(self.name, other.task_id, _lifetime_of(other))
+        call = self.locks.commands.supersede(self.name, other.task_id, _lifetime_of(other))
         try:
             self.locks.perform(call)
             if not self.task.ignore_result:
@@ -289,7 +289,7 @@ class _Publication:
         try:
             lease.release()
         except LockUnavailable as error:
-            logs.owed(lease.name, error)
+            logs.release_deferred(lease.name, error)
 
 
 def _lifetime_of(message: Holder) -> float:

@@ -15,10 +15,10 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
-from celery_locks.flows import new_token
+from celery_locks.core.operations import new_token
 from celery_locks.integration.headers import give_token, remove_token
-from celery_locks.integration.places import leave_queue_of
-from celery_locks.integration.wards import wards
+from celery_locks.integration.reservation import release_reservation_of
+from celery_locks.integration.supervisor import supervisor
 
 
 class LockRequest(Request):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class LockRequest(Request):  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> Any:
         self.worker_pid = pid
-        wards.accepted(self.lock_token, pid)
+        supervisor.accepted(self.lock_token, pid)
         return super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,12 +47,12 @@ class LockRequest(Request):  # type: ignore[misc]
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         said_too_early = isinstance(error, Terminated | TimeLimitExceeded)
-        if isinstance(error, WorkerLostError) or (said_too_early and not wards.sees_deaths):
-            wards.died(self.lock_token)
+        if isinstance(error, WorkerLostError) or (said_too_early and not supervisor.sees_deaths):
+            supervisor.died(self.lock_token)
         comes_again = self.task.acks_late and self.task.reject_on_worker_lost
         if not comes_again and isinstance(error, WorkerLostError | Terminated | TimeLimitExceeded):
             # It may have died before it asked for its lock, which then is still the message's.
-            leave_queue_of(self._context, self.task.app)
+            release_reservation_of(self._context, self.task.app)
         return super().on_failure(exc_info, *args, **kwargs)
 
 
@@ -66,11 +66,11 @@ def _dispatching(original: Any) -> Any:
         else:
             remove_token(self._request_dict)
         # Before the child can have it: while the main process is busy it may not hear "accepted".
-        wards.add(self, children=has_children)
+        supervisor.add(self, children=has_children)
         try:
             return original(self, pool, **kwargs)
         except BaseException:
-            wards.ended(self.lock_token)
+            supervisor.ended(self.lock_token)
             raise
 
     return execute_using_pool
@@ -84,7 +84,7 @@ def _has_children(pool: str) -> bool:
 def _ending(original: Any) -> Any:
     @functools.wraps(original)
     def on_success(self: LockRequest, *args: Any, **kwargs: Any) -> Any:
-        wards.ended(self.lock_token)
+        supervisor.ended(self.lock_token)
         return original(self, *args, **kwargs)
 
     return on_success

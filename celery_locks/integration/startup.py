@@ -15,7 +15,7 @@ from typing import Any
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.options import LockOptions
-from celery_locks.store.admin_verbs import AdminVerbs
+from celery_locks.store.commands.admin import AdminCommands
 
 logger = logging.getLogger("celery_locks")
 
@@ -65,7 +65,7 @@ def _summary(options: Iterable[LockOptions], tasks: int) -> str:
 
 
 def _ask_server(locks: AppLocks) -> None:
-    call = AdminVerbs(locks.verbs).server(locks.verbs.roots[0])
+    call = AdminCommands(locks.commands).server(locks.commands.roots[0])
     call.budget = _PATIENCE
     try:
         locks.perform(call)

@@ -12,9 +12,11 @@ from celery.states import RETRY
 
 from celery_locks import options as lock_options
 from celery_locks import settings
+from celery_locks.core.lease import Lease
+from celery_locks.core.null_lease import NullLease
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
-from celery_locks.integration import hooks
+from celery_locks.integration import signals as hooks
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import (
     Execution,
@@ -23,8 +25,8 @@ from celery_locks.integration.execution import (
 )
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.naming import lock_name, parameters_of
-from celery_locks.integration.places import leave_queue_of
 from celery_locks.integration.publishing import as_sent, pending, publish
+from celery_locks.integration.reservation import release_reservation_of
 from celery_locks.integration.task_checks import (
     ATTRIBUTES,
     MISPLACED,
@@ -33,8 +35,6 @@ from celery_locks.integration.task_checks import (
     refuse_misplaced,
     refuse_unprefixed,
 )
-from celery_locks.integration.unlocked import Unlocked
-from celery_locks.lease import Lease
 from celery_locks.options import LockOptions
 
 MARK = "__celery_locks__"
@@ -88,9 +88,9 @@ class LockedTask(_TypedTask[P, R_co]):
     abstract = True
     Request = "celery_locks.integration.request:LockRequest"
 
-    _lock_said: Mapping[str, Any] = {}
+    _lock_values: Mapping[str, Any] = {}
     _lock_own: Mapping[str, Any] = {}  # what of it is written on this very class or its function
-    _lock_usual: tuple[Any, LockOptions] | None = None
+    _lock_cached: tuple[Any, LockOptions] | None = None
     _lock_is_around_call = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -111,14 +111,14 @@ class LockedTask(_TypedTask[P, R_co]):
         if said.get("enabled", True):
             refuse_coroutine(run, where)
         cls._lock_own = {**getattr(run, MARK, {}), **lock_options.checked(said, where)}
-        cls._lock_said = {**cls._lock_said, **cls._lock_own}
+        cls._lock_values = {**cls._lock_values, **cls._lock_own}
 
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
         hooks.connect()
         cls._lock_watch_start()
-        if cls._lock_said:
+        if cls._lock_values:
             check_task(app._tasks.get(cls.name) or cls(), app)
         return bound
 
@@ -131,22 +131,22 @@ class LockedTask(_TypedTask[P, R_co]):
         if cls.before_start != Task.before_start or cls.__call__ != LockedTask.__call__:
             signals.task_postrun.connect(_when_a_task_has_ended)
 
-    def lock_options(self, said_by_call: Mapping[str, Any] | None = None) -> LockOptions:
+    def lock_options(self, call_options: Mapping[str, Any] | None = None) -> LockOptions:
         """Settings, then the task, then the call."""
         if apps.unlocked_by:
             return _UNLOCKED
         defaults = locks_of(self.app).settings.task
-        if said_by_call:
-            return lock_options.combined(defaults, self._lock_said, said_by_call)
-        made_from = (defaults, self._lock_said)
-        if self._lock_usual is None or self._lock_usual[0] != made_from:
-            self._lock_usual = (made_from, lock_options.combined(*made_from))
-        return self._lock_usual[1]
+        if call_options:
+            return lock_options.combined(defaults, self._lock_values, call_options)
+        made_from = (defaults, self._lock_values)
+        if self._lock_cached is None or self._lock_cached[0] != made_from:
+            self._lock_cached = (made_from, lock_options.combined(*made_from))
+        return self._lock_cached[1]
 
     @property
-    def lock(self) -> Lease | Unlocked:
+    def lock(self) -> Lease | NullLease:
         """The lease this execution holds; where it runs unlocked, one whose check() passes."""
-        return current_lease() or Unlocked()
+        return current_lease() or NullLease()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         request = self.request
@@ -171,11 +171,11 @@ class LockedTask(_TypedTask[P, R_co]):
             result: R_co = execution.run(body)
             return result
         except Retry:
-            execution.owes_place = False  # it is the next attempt's
+            execution.owns_reservation = False  # it is the next attempt's
             raise
         finally:
-            if execution.owes_place:
-                execution.leave_queue()
+            if execution.owns_reservation:
+                execution.release_reservation()
             execution.forget_request()
 
     def apply_async(
@@ -212,7 +212,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
         None for a task that is locked by its id.
         """
-        options = lock_options.combined(settings.task_options(self.app), self._lock_said)
+        options = lock_options.combined(settings.task_options(self.app), self._lock_values)
         return lock_name(self, options, args, kwargs)
 
     def apply(
@@ -247,11 +247,11 @@ class LockedTask(_TypedTask[P, R_co]):
         """
         execution = self.request.get("celery_locks_execution")
         if execution is None:
-            leave_queue_of(self.request, self.app)
+            release_reservation_of(self.request, self.app)
         else:
             execution.release()
-            if execution.owes_place:
-                execution.leave_queue()
+            if execution.owns_reservation:
+                execution.release_reservation()
         super().after_return(*outcome)
 
 
@@ -260,7 +260,7 @@ def _when_a_task_has_ended(task: Any = None, state: str | None = None, **_: Any)
     request = task.request
     began = request.get("celery_locks_execution") is not None
     if isinstance(task, LockedTask) and not began and state != RETRY:
-        leave_queue_of(request, task.app)
+        release_reservation_of(request, task.app)
 
 
 def _last_link(sig: Mapping[str, Any]) -> Any:

@@ -46,7 +46,7 @@ def refuse_coroutine(function: Any, where: str) -> None:
 
 def check_task(task: Any, app: Any) -> None:
     """What can be known of a task's options when it is made: its key fits, nothing is idle."""
-    where, key = f"task {task.name}", task._lock_said.get("key")
+    where, key = f"task {task.name}", task._lock_values.get("key")
     if callable(key):
         parameters_of(task).check_function(key, where)
     elif key is not None and key != BY_ARGUMENTS:
@@ -57,7 +57,7 @@ def check_task(task: Any, app: Any) -> None:
         except LockUsageError:
             return  # wrong settings are not this task's fault; whoever uses the locks first says so
         try:
-            options = lock_options.combined(defaults, task._lock_said)
+            options = lock_options.combined(defaults, task._lock_values)
         except LockUsageError as error:
             raise LockUsageError(f"{where}: {error}") from None
         lock_options.refuse_idle(task._lock_own, options, where)

@@ -26,9 +26,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
+from celery_locks.core.locks import Locks
 from celery_locks.integration import lifecycle
 from celery_locks.integration.task import LockedTask
-from celery_locks.locks import Locks
 from celery_locks.metrics.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def locked_tasks(app: Any) -> list[str]:
 
 def _settle() -> None:
     if _recorder:
-        _recorder.settle()
+        _recorder.wait_idle()
 
 
 def _after_fork() -> None:

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockError
 from celery_locks.extras import missing_extra
-from celery_locks.locks import Locks
 from celery_locks.loopback import is_loopback, is_loopback_header
 from celery_locks.metrics import locked_tasks, locks_of
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, INFINITY, sum_of
-from celery_locks.store.telemetry_verbs import Counts, Field, Tally, TelemetryVerbs
+from celery_locks.store.commands.metrics import Counts, MetricField, MetricsCommands, Tally
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -120,18 +120,18 @@ def serve_if_free(where: Any, port: int, host: str) -> None:
 
 def read_counts(locks: Locks) -> Counts:
     """The sums over all processes."""
-    verbs, found, cursor = TelemetryVerbs(locks.verbs), dict[Field, int](), ""
+    commands, found, cursor = MetricsCommands(locks.commands), dict[MetricField, int](), ""
     while cursor != "0":
-        page, cursor = locks.perform(verbs.counts(cursor or "0"))
+        page, cursor = locks.perform(commands.counts(cursor or "0"))
         found |= page
     return found
 
 
 def read_tallies(locks: Locks) -> dict[str, Tally]:
     """The locks of this moment, counted for each task; those of plain code under ""."""
-    verbs, found, cursor = TelemetryVerbs(locks.verbs), {"": Tally()}, "0:0"
+    commands, found, cursor = MetricsCommands(locks.commands), {"": Tally()}, "0:0"
     while cursor:
-        page, cursor = locks.perform(verbs.tally(cursor))
+        page, cursor = locks.perform(commands.tally(cursor))
         for task, tally in page:
             name = task if task in found or len(found) < _MOST_TASKS else _OTHER
             found[name] = found.get(name, Tally()) + tally
@@ -158,7 +158,7 @@ def _counter(series: str, counts: Counts, tasks: Sequence[str]) -> Metric:
     about = COUNTERS[series]
     labels = ["task", about.label] if about.label else ["task"]
     family = CounterMetricFamily(PREFIX + series, about.help, labels=labels)
-    amounts = {Field(series, task, value): 0 for task in tasks for value in about.values}
+    amounts = {MetricField(series, task, value): 0 for task in tasks for value in about.values}
     amounts |= {field: amount for field, amount in counts.items() if field.series == series}
     for field, amount in sorted(amounts.items()):
         family.add_metric([field.task, field.label][: len(labels)], amount)
@@ -173,8 +173,8 @@ def _histogram(series: str, counts: Counts) -> Metric:
     for task in sorted({field.task for field in counts if field.series == series}):
         total, buckets = 0, []
         for bound in bounds:
-            total += counts.get(Field(series, task, bound), 0)
+            total += counts.get(MetricField(series, task, bound), 0)
             buckets.append((bound, total))
-        micros = counts.get(Field(sum_of(series), task), 0)
+        micros = counts.get(MetricField(sum_of(series), task), 0)
         family.add_metric([task], buckets=buckets, sum_value=micros / 1e6)
     return family

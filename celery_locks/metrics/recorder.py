@@ -24,20 +24,20 @@ from itertools import islice
 from typing import Any, cast
 
 from celery_locks.clock import now
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
 from celery_locks.events import LockEvent
-from celery_locks.locks import Locks
 from celery_locks.metrics.series import counted
-from celery_locks.native import native_lock, original, start_thread
-from celery_locks.store.base import Store
-from celery_locks.store.telemetry_verbs import BATCH, Field, TelemetryVerbs
+from celery_locks.store.commands.metrics import BATCH, MetricField, MetricsCommands
+from celery_locks.store.effects import Store
+from celery_locks.unpatched import native_lock, original, start_thread
 
 logger = logging.getLogger("celery_locks")
 
 EVERY = 2.0
 # More than comes in two seconds; what is older is dropped if the thread gets no time to run.
 _MOST_EVENTS = 100_000
-Batch = list[tuple[Field, int]]
+Increments = list[tuple[MetricField, int]]
 
 
 class Recorder:
@@ -46,19 +46,19 @@ class Recorder:
     def __init__(self, locks: Callable[[], Locks]) -> None:
         """``locks`` is asked when there is something to send: an app may not be set up before."""
         self._locks = locks
-        self._server: tuple[Store, TelemetryVerbs] | None = None
+        self._server: tuple[Store, MetricsCommands] | None = None
         self.after_fork()
 
     def after_fork(self) -> None:
         """What the parent has counted, the parent sends."""
         self._events: deque[LockEvent] = deque(maxlen=_MOST_EVENTS)
-        self._counts: dict[Field, int] = {}
-        self._unsent: Batch = []
+        self._counts: dict[MetricField, int] = {}
+        self._unsent: Increments = []
         self._process, self._number = os.urandom(8).hex(), 0
         self._is_started = native_lock()
         self._is_sending = self._is_in_trouble = False
-        self._bell = native_lock()
-        self._bell.acquire()
+        self._wakeup_pipe = native_lock()
+        self._wakeup_pipe.acquire()
 
     def __call__(self, event: LockEvent) -> None:
         self._events.append(event)
@@ -67,21 +67,21 @@ class Recorder:
 
     def _start(self) -> None:
         try:
-            start_thread(self._run, self._bell)
+            start_thread(self._run, self._wakeup_pipe)
         except RuntimeError:  # no thread to be had: perhaps with the next event
             self._is_started.release()
 
-    def settle(self, seconds: float = 3.0) -> None:
+    def wait_idle(self, seconds: float = 3.0) -> None:
         """Have everything sent now, and wait for that; at a process's end."""
         until = now() + seconds
         while self._is_started.locked() and self._has_work() and now() < until:
             with suppress(RuntimeError):  # it has been rung already
-                self._bell.release()
+                self._wakeup_pipe.release()
             original("time", "sleep")(0.005)
 
     def close(self) -> None:
         """Send what is left and end the thread."""
-        self.settle()
+        self.wait_idle()
         self.after_fork()
 
     def _has_work(self) -> bool:
@@ -90,7 +90,7 @@ class Recorder:
     # From here on in the recorder's thread.
 
     def _run(self, bell: Any) -> None:
-        while bell is self._bell:
+        while bell is self._wakeup_pipe:
             bell.acquire(timeout=EVERY)
             self._is_sending = True
             try:
@@ -112,15 +112,15 @@ class Recorder:
         self._add_up()
         if self._server is None and self._counts:
             locks = self._locks()
-            self._server = locks.store_apart(), TelemetryVerbs(locks.verbs)
+            self._server = locks.store_for_thread(), MetricsCommands(locks.commands)
         while self._unsent or self._counts:
             if not self._unsent:
                 self._number += 1
                 self._unsent = list(islice(self._counts.items(), BATCH))
                 self._counts = dict(islice(self._counts.items(), BATCH, None))
             # Sent again after a failure, with its number: nobody knows whether it arrived.
-            store, verbs = cast(tuple[Store, TelemetryVerbs], self._server)
-            store.perform(verbs.count(self._process, self._number, self._unsent))
+            store, commands = cast(tuple[Store, MetricsCommands], self._server)
+            store.perform(commands.count(self._process, self._number, self._unsent))
             self._unsent = []
 
     def _add_up(self) -> None:

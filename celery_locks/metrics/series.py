@@ -10,11 +10,11 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
+from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.events import LockEvent
-from celery_locks.lease import NO_LONGER_THERE
-from celery_locks.model import QUEUED_TOKEN
 from celery_locks.options import OnConflict, OnPublish
-from celery_locks.store.telemetry_verbs import Field
+from celery_locks.store.commands.metrics import MetricField
+from celery_locks.types import RESERVATION_PREFIX
 
 
 class Counter(NamedTuple):
@@ -90,39 +90,39 @@ def sum_of(series: str) -> str:
     return f"{series}_us"
 
 
-def counted(event: LockEvent) -> Iterator[tuple[Field, int]]:
+def counted(event: LockEvent) -> Iterator[tuple[MetricField, int]]:
     """What an event adds."""
     task, detail = event.detail.get("task") or "", event.detail
     # The lock of a message in the queue: nobody is at work, and its conflicts are duplicates.
-    is_message = event.token.startswith(QUEUED_TOKEN)
+    is_message = event.token.startswith(RESERVATION_PREFIX)
     match event.kind:
         case "acquired" if is_message:
-            yield Field("enqueued", task), 1
+            yield MetricField("enqueued", task), 1
         case "acquired":
-            yield Field("acquired", task), 1
+            yield MetricField("acquired", task), 1
             yield from _observed("wait", task, detail.get("waited", 0.0))
         case "released" if not is_message:
             yield from _observed("hold", task, detail.get("held_for", 0.0))
         case "conflict" if not is_message:
-            yield Field("conflicts", task, detail.get("policy", "")), 1
+            yield MetricField("conflicts", task, detail.get("policy", "")), 1
         case "lost":
-            yield Field("lost", task, _reason(event)), 1
+            yield MetricField("lost", task, _reason(event)), 1
         case "duplicate":
-            yield Field("duplicates", task, detail.get("decision", "")), 1
+            yield MetricField("duplicates", task, detail.get("decision", "")), 1
         case plain if plain in _PLAIN:
-            yield Field(_PLAIN[plain], task), 1
+            yield MetricField(_PLAIN[plain], task), 1
 
 
-def _observed(series: str, task: str, seconds: float) -> Iterator[tuple[Field, int]]:
+def _observed(series: str, task: str, seconds: float) -> Iterator[tuple[MetricField, int]]:
     bounds = HISTOGRAMS[series].bounds
     place = bisect_left(bounds, seconds)
     bucket = f"{bounds[place]:g}" if place < len(bounds) else INFINITY
-    yield Field(series, task, bucket), 1
-    yield Field(sum_of(series), task), max(0, round(seconds * 1e6))
+    yield MetricField(series, task, bucket), 1
+    yield MetricField(sum_of(series), task), max(0, round(seconds * 1e6))
 
 
 def _reason(event: LockEvent) -> str:
     """A word for a sentence: ``revoked`` by an operator, ``gone`` from the server, or ``late``."""
     if event.detail.get("revoked"):
         return "revoked"
-    return "gone" if event.detail.get("why") == NO_LONGER_THERE else "late"
+    return "gone" if event.detail.get("why") == NOT_ON_SERVER else "late"

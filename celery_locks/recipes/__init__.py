@@ -19,14 +19,16 @@ Then the work is done again (``reuse="never"``: is not done at all again). The w
 from celery_locks.recipes.buffer import AsyncBuffer, Buffer
 from celery_locks.recipes.claims import claim, claim_or_create, unclaim
 from celery_locks.recipes.drain import drain
-from celery_locks.recipes.once import DoneWork, done_work, idempotent, reset
-from celery_locks.recipes.tickets import AsyncTickets, Taken, Tickets
+from celery_locks.recipes.idempotent import DoneWork, done_work, idempotent, reset
+from celery_locks.recipes.inventory import AsyncInventory, AsyncTickets, Inventory, Taken, Tickets
 
 __all__ = [
     "AsyncBuffer",
+    "AsyncInventory",
     "AsyncTickets",
     "Buffer",
     "DoneWork",
+    "Inventory",
     "Taken",
     "Tickets",
     "claim",

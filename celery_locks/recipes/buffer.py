@@ -13,18 +13,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from celery_locks import logs
-from celery_locks.aio import AsyncLocks
 from celery_locks.clock import now
+from celery_locks.core.aio import AsyncLocks
+from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
+from celery_locks.core.locks import Locks
+from celery_locks.core.operations import AcquireRequest, new_token
+from celery_locks.core.owners import caller
 from celery_locks.errors import LockUnavailable, LockUsageError
-from celery_locks.flows import Ask, new_token
-from celery_locks.lease import NO_LONGER_THERE, BaseLease
-from celery_locks.locks import Locks
-from celery_locks.model import Conflict, LockSpec, Wait, check_ttl
-from celery_locks.owners import caller
-from celery_locks.recipes.once import release
-from celery_locks.recipes.values import as_json, check_count, check_key
-from celery_locks.store.base import Flow
-from celery_locks.store.recipe_verbs import Place, RecipeVerbs
+from celery_locks.recipes.idempotent import release
+from celery_locks.recipes.validation import as_json, check_count, check_key
+from celery_locks.store.commands.recipes import Place, RecipeCommands
+from celery_locks.store.effects import Operation
+from celery_locks.types import Conflict, LockSpec, Wait, check_ttl
 
 Work = Callable[[list[Any]], Any]
 
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     messages: list[Any]
 
 
-class _BufferFlows:
+class _BufferOperations:
     """What both buffers do, as flows."""
 
     def __init__(
@@ -62,7 +62,7 @@ class _BufferFlows:
         self._ttl = ttl
         self._on_ready = on_ready
         self._faces = locks
-        self._verbs = RecipeVerbs(locks.verbs)
+        self._verbs = RecipeCommands(locks.commands)
 
     def lock_name(self, user: str) -> str:
         """``buffer:user``. A colon in the buffer's own name is quoted, to be no other's end."""
@@ -73,7 +73,7 @@ class _BufferFlows:
     def _place(self, user: str) -> Place:
         return Place(self.lock_name(user), self.name, user)
 
-    def _push(self, user: str, message: Any) -> Flow[int]:
+    def _push(self, user: str, message: Any) -> Operation[int]:
         place, text = self._place(user), as_json("the message", message)
         waiting: int = yield self._verbs.push(place, text, new_token())
         return waiting
@@ -82,17 +82,17 @@ class _BufferFlows:
         """What ``on_ready`` returned, if it was called."""
         return self._on_ready(user) if self._on_ready and waiting >= self.threshold else None
 
-    def _take(self, user: str, wait: Wait | None, token: str) -> Flow[Batch | None]:
+    def _take(self, user: str, wait: Wait | None, token: str) -> Operation[Batch | None]:
         place = self._place(user)
-        flows: Any = self._faces.flows
+        operations: Any = self._faces.operations
         spec = LockSpec(place.name, self._ttl, wait=wait)
-        lease = yield from flows.acquire(Ask(spec, caller(None), token, now()))
+        lease = yield from operations.acquire(AcquireRequest(spec, caller(None), token, now()))
         if isinstance(lease, Conflict):
             return None
         try:
             found = yield self._verbs.take_batch(place, lease.token, self.batch)
             if found is None:
-                lease.lose(NO_LONGER_THERE)
+                lease.lose(NOT_ON_SERVER)
                 lease.check()
             return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
@@ -100,29 +100,29 @@ class _BufferFlows:
             yield from release(self._faces, lease)
             raise
 
-    def _end(self, user: str, batch: Batch, *, done: bool) -> Flow[None]:
-        flows: Any = self._faces.flows
+    def _end(self, user: str, batch: Batch, *, done: bool) -> Operation[None]:
+        operations: Any = self._faces.operations
         try:
             ours = True
             if batch.messages:
                 place, token = self._place(user), batch.lease.token
                 ours = yield self._verbs.end_batch(place, token, new_token(), done=done)
         finally:
-            yield from flows.release(batch.lease)
+            yield from operations.release(batch.lease)
         if done and not ours:
             raise batch.lease.loss(
                 "it ended before the work did; another may have had the batch too"
             )
 
-    def _put_back(self, user: str, batch: Batch) -> Flow[None]:
+    def _put_back(self, user: str, batch: Batch) -> Operation[None]:
         """After work that failed, whose error goes on whatever happens here."""
         try:
             yield from self._end(user, batch, done=False)
         except LockUnavailable as error:
             # The keeper goes on trying, and the next one to come brings the batch back.
-            logs.owed(batch.lease.name, error)
+            logs.release_deferred(batch.lease.name, error)
 
-    def _users(self) -> Flow[dict[str, int]]:
+    def _users(self) -> Operation[dict[str, int]]:
         counts: dict[str, int] = {}
         for call in self._verbs.buffered(self.name):
             counts |= yield call
@@ -134,7 +134,7 @@ def _check_work(work: object) -> None:
         raise LockUsageError(f"the work of absorb is {work!r}; it must take a list of messages")
 
 
-class Buffer(_BufferFlows):
+class Buffer(_BufferOperations):
     """Users' messages, for code that blocks."""
 
     def __init__(self, locks: Locks, name: str, **options: Any) -> None:
@@ -176,7 +176,7 @@ class Buffer(_BufferFlows):
             return len(batch.messages)
         except BaseException:
             # A signal's exception may strike between any two of these steps.
-            self._locks.flows.abandon(token)
+            self._locks.operations.release_if_acquired(token)
             raise
 
     def users(self) -> dict[str, int]:
@@ -184,7 +184,7 @@ class Buffer(_BufferFlows):
         return self._locks.follow(self._users())
 
 
-class AsyncBuffer(_BufferFlows):
+class AsyncBuffer(_BufferOperations):
     """As ``Buffer``, awaited; ``work`` is a coroutine, and ``on_ready`` may be one."""
 
     def __init__(self, locks: AsyncLocks, name: str, **options: Any) -> None:
@@ -197,9 +197,9 @@ class AsyncBuffer(_BufferFlows):
 
     async def push(self, user: str, message: Any) -> int:
         waiting = await self._locks.follow(self._push(user, message))
-        told = self._tell_ready(user, waiting)
-        if inspect.isawaitable(told):
-            await told
+        describe_entry = self._tell_ready(user, waiting)
+        if inspect.isawaitable(describe_entry):
+            await describe_entry
         return waiting
 
     async def absorb(

@@ -6,18 +6,18 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, overload
 
-from celery_locks.aio import AsyncLocks
+from celery_locks.core.aio import AsyncLocks
+from celery_locks.core.idempotency import RESULT_BYTES, Once, Repeat, parted
+from celery_locks.core.lease import BaseLease
+from celery_locks.core.locks import Locks
+from celery_locks.core.operations import new_token
 from celery_locks.errors import LockUsageError
-from celery_locks.flows import new_token
-from celery_locks.lease import BaseLease
-from celery_locks.locks import Locks
-from celery_locks.model import CLAIMED, LockSpec, Wait
-from celery_locks.once import RESULT_BYTES, Once, Repeat, parted
-from celery_locks.recipes.once import JSON, begin, give_up, release
-from celery_locks.recipes.values import as_json, check_key, check_lifetime
-from celery_locks.store.base import Flow
-from celery_locks.store.recipe_verbs import RecipeVerbs
-from celery_locks.store.verbs import Mark
+from celery_locks.recipes.idempotent import JSON, begin, give_up, release
+from celery_locks.recipes.validation import as_json, check_key, check_lifetime
+from celery_locks.store.commands.locks import Mark
+from celery_locks.store.commands.recipes import RecipeCommands
+from celery_locks.store.effects import Operation
+from celery_locks.types import CLAIMED, LockSpec, Wait
 
 DAY = 86400.0
 WAIT = 10.0
@@ -41,12 +41,12 @@ def claim(locks: Locks | AsyncLocks, key: str, value: Any, ttl: float = DAY) -> 
     token = new_token()
     mark = Mark(f"c:{key}", f"r{token} {text}", check_lifetime("ttl", ttl))
 
-    def flow() -> Flow[tuple[bool, Any]]:
-        there = yield RecipeVerbs(locks.verbs).claim(name, mark)
+    def operation() -> Operation[tuple[bool, Any]]:
+        there = yield RecipeCommands(locks.commands).claim(name, mark)
         whose, _, bound = parted(there)
         return whose == token, JSON.decode(bound)
 
-    return locks.follow(flow())
+    return locks.follow(operation())
 
 
 @overload
@@ -111,7 +111,7 @@ def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]
         return locks.follow(_bind(locks, begun, once, value))
     except BaseException:
         # A signal's exception may strike between any two of these steps.
-        locks.flows.abandon(token)
+        locks.operations.release_if_acquired(token)
         raise
 
 
@@ -134,11 +134,11 @@ async def _create_awaited(
 
 def _bind(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, value: Any
-) -> Flow[tuple[bool, Any]]:
+) -> Operation[tuple[bool, Any]]:
     """The binding that stands then, also where the lease was lost: one, whoever asks."""
     mark = once.done(lease.token, value)
     try:
-        there: str = yield RecipeVerbs(locks.verbs).claim(lease.name, mark)
+        there: str = yield RecipeCommands(locks.commands).claim(lease.name, mark)
     finally:
         yield from release(locks, lease)
     if parted(there)[0] == lease.token:
@@ -155,8 +155,8 @@ def _check_made(value: Any) -> None:
 
 def _look_then_begin(
     locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
-) -> Flow[Any]:
-    there = yield RecipeVerbs(locks.verbs).read(spec.name, once.mark)
+) -> Operation[Any]:
+    there = yield RecipeCommands(locks.commands).read(spec.name, once.mark)
     if there:
         return once.repeat(there)
     return (yield from begin(locks, spec, once, token))
@@ -168,13 +168,13 @@ def unclaim(locks: Locks, key: str) -> bool: ...
 def unclaim(locks: AsyncLocks, key: str) -> Awaitable[bool]: ...
 def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
     """Free the key; True if it was bound. With ``AsyncLocks``: await it."""
-    call = RecipeVerbs(locks.verbs).reset(_name(key), f"c:{key}", new_token())
+    call = RecipeCommands(locks.commands).reset(_name(key), f"c:{key}", new_token())
 
-    def flow() -> Flow[bool]:
+    def operation() -> Operation[bool]:
         was_bound: bool = yield call
         return was_bound
 
-    return locks.follow(flow())
+    return locks.follow(operation())
 
 
 def _name(key: object) -> str:

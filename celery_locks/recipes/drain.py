@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, overload
 
-from celery_locks.aio import AsyncLocks
-from celery_locks.flows import new_token
-from celery_locks.locks import Locks
-from celery_locks.recipes.values import check_count, check_key
-from celery_locks.store.base import Flow
-from celery_locks.store.recipe_verbs import RecipeVerbs
+from celery_locks.core.aio import AsyncLocks
+from celery_locks.core.locks import Locks
+from celery_locks.core.operations import new_token
+from celery_locks.recipes.validation import check_count, check_key
+from celery_locks.store.commands.recipes import RecipeCommands
+from celery_locks.store.effects import Operation
 
 
 @overload
@@ -24,12 +24,12 @@ def drain(locks: Locks | AsyncLocks, list_key: str, count: int) -> Any:
     asked for again. They are the caller's from then on: if it dies, so do they; where that must not
     be, use ``Buffer``.
     """
-    call = RecipeVerbs(locks.verbs).drain(
+    call = RecipeCommands(locks.commands).drain(
         check_key("drain", list_key), check_count("count of drain", count), new_token()
     )
 
-    def flow() -> Flow[list[bytes]]:
+    def operation() -> Operation[list[bytes]]:
         messages: list[bytes] = yield call
         return messages
 
-    return locks.follow(flow())
+    return locks.follow(operation())

@@ -14,7 +14,7 @@ import redis.exceptions
 
 from celery_locks.errors import ServerRefused, ServerTooOld
 from celery_locks.store.resp import ErrorReply, Reply
-from celery_locks.store.site import Address, Site
+from celery_locks.store.server import Address, ServerConfig
 
 MINIMUM = (6, 2)
 
@@ -48,7 +48,7 @@ _TLS_FAILS = "and we cannot agree on TLS; is it a TLS port, and are the ssl_… 
 _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
 
 
-class WireError(Exception):
+class ConnectionFailed(Exception):
     """No answer came from this node: it may or may not have done what it was asked."""
 
 
@@ -57,19 +57,19 @@ def refused_because(text: str) -> str:
     return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
 
 
-def refusal(site: Site, address: Address, error: Exception) -> Exception:
+def refusal(server: ServerConfig, address: Address, error: Exception) -> Exception:
     """What a failure to connect means: final if a person has to act, else worth another try."""
-    why = refused_because(str(error)) or _tls_trouble(site, error)
+    why = refused_because(str(error)) or _tls_trouble(server, error)
     if isinstance(error, redis.exceptions.AuthenticationError):
         why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:
-        return ServerRefused(f"the {site} {why}: {error}")
-    hint = _hint(site, address, error)
-    return WireError(f"cannot connect to {place_of(address)}: {error}{hint}")
+        return ServerRefused(f"the {server} {why}: {error}")
+    hint = _hint(server, address, error)
+    return ConnectionFailed(f"cannot connect to {place_of(address)}: {error}{hint}")
 
 
-def _tls_trouble(site: Site, error: BaseException) -> str:
-    if "tls" not in (site.transport, site.sentinel_transport):
+def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
+    if "tls" not in (server.transport, server.sentinel_transport):
         return ""
     for cause in _causes(error):
         if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
@@ -87,10 +87,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _hint(site: Site, address: Address, error: BaseException) -> str:
+def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     """Seen where one side speaks TLS and the other does not, or a client certificate is missing."""
     causes = list(_causes(error))
-    is_tls = site.transport_for(address) == "tls"
+    is_tls = server.transport_for(address) == "tls"
     if is_tls and any("handshake operation timed out" in str(cause) for cause in causes):
         return " (if it does not speak TLS there, write redis:// instead of rediss://)"
     if is_tls and any(isinstance(cause, ssl.SSLEOFError) for cause in causes):
@@ -100,20 +100,20 @@ def _hint(site: Site, address: Address, error: BaseException) -> str:
     return ""
 
 
-def check_welcome(site: Site, address: Address, replies: list[Reply]) -> None:
+def check_handshake(server: ServerConfig, address: Address, replies: list[Reply]) -> None:
     for reply in replies:
         if isinstance(reply, ErrorReply):
-            raise refusal(site, address, ConnectionError(reply.text))
+            raise refusal(server, address, ConnectionError(reply.text))
 
 
 def place_of(address: Address) -> str:
     return f"{address[0]}:{address[1]}" if address[1] else address[0]
 
 
-def check_version(site: Site, address: Address, info: Reply) -> None:
+def check_version(server: ServerConfig, address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
     if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
-        raise refusal(site, address, ConnectionError(info.text))
+        raise refusal(server, address, ConnectionError(info.text))
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
     version = tuple(int(part) for part in found.groups()) if found else MINIMUM
     if version < MINIMUM:

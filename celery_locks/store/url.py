@@ -19,28 +19,28 @@ from urllib.parse import urlsplit
 import redis.connection
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.site import Site, Transport, kept
+from celery_locks.store.server import ServerConfig, Transport, kept
 
 
-def from_url(url: str, options: Mapping[str, Any] | None = None) -> Site:
+def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
     """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
 
     ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
     kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
     """
     options = options or {}
-    site = _from_url(_translated(url, options))
-    site = _with_sentinel_kwargs(site, options.get("sentinel_kwargs") or {})
+    server = _from_url(_translated(url, options))
+    server = _with_sentinel_kwargs(server, options.get("sentinel_kwargs") or {})
     tls = {word: value for word, value in options.items() if word.startswith("ssl_")}
-    kwargs = _lower_case_tls({**site.kwargs, **tls})
-    transport = _transport_of_options(site.transport, options, kwargs)
-    return replace(site, kwargs=kwargs, transport=transport)
+    kwargs = _lower_case_tls({**server.kwargs, **tls})
+    transport = _transport_of_options(server.transport, options, kwargs)
+    return replace(server, kwargs=kwargs, transport=transport)
 
 
-def _with_sentinel_kwargs(site: Site, given: Mapping[str, Any]) -> Site:
-    kwargs = _lower_case_tls({**site.sentinel_kwargs, **kept(given)})
-    transport = _transport_of_options(site.sentinel_transport, given, kwargs)
-    return replace(site, sentinel_kwargs=kwargs, sentinel_transport=transport)
+def _with_sentinel_kwargs(server: ServerConfig, given: Mapping[str, Any]) -> ServerConfig:
+    kwargs = _lower_case_tls({**server.sentinel_kwargs, **kept(given)})
+    transport = _transport_of_options(server.sentinel_transport, given, kwargs)
+    return replace(server, sentinel_kwargs=kwargs, sentinel_transport=transport)
 
 
 def _transport_of_options(
@@ -87,19 +87,19 @@ def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _from_url(url: str) -> Site:
-    base, _, shape = url.partition("://")[0].partition("+")
+def _from_url(url: str) -> ServerConfig:
+    base, _, topology = url.partition("://")[0].partition("+")
     shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
-    if base not in ("redis", "rediss", "unix") or shape not in shapes:
+    if base not in ("redis", "rediss", "unix") or topology not in shapes:
         raise LockUsageError(
             f"{_scheme(url)} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
         )
     if _may_be_cut(url):
         raise _unreadable(url)
-    if not shape:
+    if not topology:
         return _single(url, url)
-    return _several(url, base, "sentinel" if shape == "sentinel" else "cluster")
+    return _several(url, base, "sentinel" if topology == "sentinel" else "cluster")
 
 
 def _scheme(url: str) -> str:
@@ -128,7 +128,7 @@ def _unreadable(url: str) -> LockUsageError:
     )
 
 
-def _single(url: str, original: str) -> Site:
+def _single(url: str, original: str) -> ServerConfig:
     """``original`` is what the user wrote."""
     try:
         parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
@@ -138,35 +138,35 @@ def _single(url: str, original: str) -> Site:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
     kwargs = kept(parsed)
     if "path" in kwargs:
-        return Site("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
+        return ServerConfig("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
     address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    return Site("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
+    return ServerConfig("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
 
 
-def _several(url: str, base: str, shape: Literal["sentinel", "cluster"]) -> Site:
+def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> ServerConfig:
     try:
         parts = urlsplit(url)
     except ValueError:
         raise _unreadable(url) from None
     login, at, hosts = parts.netloc.rpartition("@")
     path = parts.path.strip("/").split("/")
-    db = path[1] if shape == "sentinel" and len(path) > 1 else "0"
+    db = path[1] if topology == "sentinel" and len(path) > 1 else "0"
     query = f"?{parts.query}" if parts.query else ""
     sites = [
         _single(f"{base}://{login}{at}{host}/{db}{query}", url) for host in hosts.split(",") if host
     ]
-    if not sites or (shape == "sentinel" and not path[0]):
+    if not sites or (topology == "sentinel" and not path[0]):
         raise LockUsageError(
             f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
             "service: redis+sentinel://host:26379,host:26379/service/0"
         )
-    addresses = tuple(site.addresses[0] for site in sites)
-    return Site(
-        shape,
+    addresses = tuple(server.addresses[0] for server in sites)
+    return ServerConfig(
+        topology,
         addresses,
         sites[0].kwargs,
         sites[0].transport,
-        service=path[0] if shape == "sentinel" else "",
+        service=path[0] if topology == "sentinel" else "",
         # The login is the servers'; how to trust a certificate is the sentinels' too.
         sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
         sentinel_transport=sites[0].transport,

@@ -22,8 +22,8 @@ import pytest
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from celery_locks.lease import Lease
-    from celery_locks.locks import Locks
+    from celery_locks.core.lease import Lease
+    from celery_locks.core.locks import Locks
 
 
 @pytest.fixture

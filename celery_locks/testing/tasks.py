@@ -21,14 +21,14 @@ from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import EagerResult, ResultBase
 
 from celery_locks import settings
+from celery_locks.core.lease import Lease
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict, LockUsageError
 from celery_locks.integration.app import AppLocks, locks_of, replace_locks, unlocked_tasks
 from celery_locks.integration.naming import lock_name
 from celery_locks.integration.task import LockedTask
-from celery_locks.lease import Lease
-from celery_locks.locks import Locks
-from celery_locks.model import Conflict, Holder, LockSpec, this_process
 from celery_locks.options import combined
+from celery_locks.types import Conflict, Holder, LockSpec, this_process
 
 _MEMORY = "redis://in.this.process"
 
@@ -130,7 +130,7 @@ def _somebody_else(slot: int) -> Holder:
 def lock_name_of(task: LockedTask[..., Any], *args: Any, **kwargs: Any) -> str:
     """The name of the lock that ``task`` takes when it is called so."""
     # Not task.lock_options(): under locks_disabled() it has no key.
-    options = combined(_settings_of(task.app).task, task._lock_said)
+    options = combined(_settings_of(task.app).task, task._lock_values)
     name = lock_name(task, options, args, kwargs)
     if name is None:
         raise LockUsageError(f"task {task.name} is locked by its id, which a call makes anew")

@@ -10,7 +10,7 @@ and refusals. ``pages.py``: the page and its files. ``build.py`` puts it togethe
 from celery_locks.extras import missing_extra
 
 try:
-    from celery_locks.web.build import create_app
+    from celery_locks.web.app import create_app
 except ImportError as error:
     raise missing_extra("web", error) from error
 

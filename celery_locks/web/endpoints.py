@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
-from celery_locks.web import answers
-from celery_locks.web.fields import Asked, Field
+from celery_locks.web import handlers as answers
+from celery_locks.web.context import WebContext
 from celery_locks.web.holders import TOKEN as _TOKEN
 from celery_locks.web.holders import HoldersField
-from celery_locks.web.site import Site
+from celery_locks.web.params import Param, Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +26,32 @@ class Endpoint:
     method: Literal["GET", "POST"]
     path: str
     about: str
-    run: Callable[[Site, Asked], dict[str, Any]]
+    run: Callable[[WebContext, Params], dict[str, Any]]
     answer: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[Param, ...] = ()
     refusals: tuple[int, ...] = ()
     is_slow: bool = False
 
     @property
-    def in_path(self) -> tuple[Field, ...]:
+    def in_path(self) -> tuple[Param, ...]:
         return tuple(one for one in self.fields if f"{{{one.name}}}" in self.path)
 
     @property
-    def elsewhere(self) -> tuple[Field, ...]:
+    def elsewhere(self) -> tuple[Param, ...]:
         return tuple(one for one in self.fields if one not in self.in_path)
 
 
-def _name(about: str, **more: Any) -> Field:
-    return Field("name", "name", about, **more)
+def _name(about: str, **more: Any) -> Param:
+    return Param("name", "name", about, **more)
 
 
 _LONGEST = 1000
-_ID = Field("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
-_TASK = Field("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
-_WORKER = Field("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
-_REASON = Field("reason", "text", "Why, for the record.", default="", most=500)
-_BY = Field("by", "text", "Who you are, for the record.", default="", most=200)
-_GRACE = Field(
+_ID = Param("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
+_TASK = Param("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
+_WORKER = Param("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
+_REASON = Param("reason", "text", "Why, for the record.", default="", most=500)
+_BY = Param("by", "text", "Who you are, for the record.", default="", most=200)
+_GRACE = Param(
     "grace",
     "number",
     "Ask the holder to stop first, and give it so many seconds; null: the lock's default_grace.",
@@ -62,13 +62,13 @@ _GRACE = Field(
 )
 
 
-def _limit(default: int, most: int) -> Field:
-    return Field("limit", "whole", "How many at most.", default=default, least=1, most=most)
+def _limit(default: int, most: int) -> Param:
+    return Param("limit", "whole", "How many at most.", default=default, least=1, most=most)
 
 
 _LISTED = (
-    Field("glob", "text", "Of names: * is any text, ? any one character.", most=_LONGEST),
-    Field(
+    Param("glob", "text", "Of names: * is any text, ? any one character.", most=_LONGEST),
+    Param(
         "search",
         "text",
         "Of names and of the ids of the tasks that hold or wait; * and ? as in glob.",
@@ -76,24 +76,24 @@ _LISTED = (
     ),
     _TASK,
     _WORKER,
-    Field(
+    Param(
         "state",
         "text",
         "Held, waited for, queued, or suspect: its holder may be dead.",
         choices=(*get_args(LockState), answers.SUSPECT),
     ),
-    Field("sort", "text", "By what.", default="name", choices=tuple(answers.ORDERS)),
-    Field(
+    Param("sort", "text", "By what.", default="name", choices=tuple(answers.ORDERS)),
+    Param(
         "order",
         "text",
         "By name and remaining from the least, else from the longest, if not said.",
         choices=("asc", "desc"),
     ),
     _limit(100, 500),
-    Field("offset", "whole", "How many to leave out.", default=0, least=0, most=10**9),
+    Param("offset", "whole", "How many to leave out.", default=0, least=0, most=10**9),
 )
-_ONLY_ACTS = Field("only_acts", "flag", "Without the holds that ended.", default=False)
-_QUEUED_FOR = Field(
+_ONLY_ACTS = Param("only_acts", "flag", "Without the holds that ended.", default=False)
+_QUEUED_FOR = Param(
     "queued_for",
     "number",
     "Seconds after a publish from which its message is looked for.",
@@ -101,7 +101,7 @@ _QUEUED_FOR = Field(
     least=0,
     most=1e9,
 )
-_TIMES_USUAL = Field(
+_TIMES_USUAL = Param(
     "times_usual",
     "number",
     "Also those held for so many times as long as their task's past holds.",
@@ -109,10 +109,10 @@ _TIMES_USUAL = Field(
     least=1,
     most=1e9,
 )
-_HELD_FOR = Field("older_than", "number", "Also those held for so many seconds.", least=0, most=1e9)
+_HELD_FOR = Param("older_than", "number", "Also those held for so many seconds.", least=0, most=1e9)
 _SWEPT = (
-    Field("dry_run", "flag", "Only say what would be freed.", default=False),
-    Field(
+    Param("dry_run", "flag", "Only say what would be freed.", default=False),
+    Param(
         "wait",
         "number",
         "Seconds to wait until a silent worker's renewal is overdue too.",
@@ -123,10 +123,10 @@ _SWEPT = (
     _QUEUED_FOR,
     _BY,
 )
-_SUBJECT = Field("subject", "name", "A lock's name or a task's id.", required=True)
+_SUBJECT = Param("subject", "name", "A lock's name or a task's id.", required=True)
 _GRACE_FOR_ALL = "Ask the holders to stop first, and give all of them so many seconds."
 _HOLDERS = HoldersField("holders", "text", "Whom to take locks from.", required=True)
-_KEY = Field("key", "name", "The key that the work was done for.", required=True)
+_KEY = Param("key", "name", "The key that the work was done for.", required=True)
 _OF_LOCK = _name("The lock's name.", required=True)
 
 ENDPOINTS = (
@@ -184,7 +184,7 @@ ENDPOINTS = (
         answers.done,
         "DoneWork",
         (
-            Field("glob", "text", "Of keys: * is any text, ? any one character.", most=_LONGEST),
+            Param("glob", "text", "Of keys: * is any text, ? any one character.", most=_LONGEST),
             _limit(100, 1000),
         ),
         is_slow=True,

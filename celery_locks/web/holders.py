@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from celery_locks.admin import Target
-from celery_locks.model import check_name
-from celery_locks.web.fields import Field
-from celery_locks.web.replies import Refusal
+from celery_locks.types import check_name
+from celery_locks.web.params import Param
+from celery_locks.web.responses import HttpError
 
 MOST = 100
-TOKEN = Field("token", "text", "Only the holder with this token.", least=1, most=2000)
+TOKEN = Param("token", "text", "Only the holder with this token.", least=1, most=2000)
 
 
-class HoldersField(Field):
+class HoldersField(Param):
     """Of 1 to ``MOST`` objects with ``name`` and ``token``."""
 
     @property
@@ -29,11 +29,11 @@ class HoldersField(Field):
 
     def checked(self, value: Any) -> tuple[Target, ...]:
         if not isinstance(value, list) or not 1 <= len(value) <= MOST:
-            raise Refusal(400, f"{self.name} must be a list of 1 to {MOST} holders.")
+            raise HttpError(400, f"{self.name} must be a list of 1 to {MOST} holders.")
         return tuple(self._target(one) for one in value)
 
     def _target(self, one: Any) -> Target:
         if not isinstance(one, dict) or set(one) != {"name", "token"}:
-            raise Refusal(400, f"Each of {self.name} must be an object with name and token.")
+            raise HttpError(400, f"Each of {self.name} must be an object with name and token.")
         check_name(one["name"])
         return Target(one["name"], TOKEN.checked(one["token"]))

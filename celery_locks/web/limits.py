@@ -13,15 +13,15 @@ from anyio.lowlevel import RunVar
 from starlette.requests import Request
 
 from celery_locks.errors import LockUsageError
-from celery_locks.web.replies import Refusal
+from celery_locks.web.responses import HttpError
 
 MOST_BYTES = 64 * 1024
 _MINUTE = 60.0
 _MOST_COUNTED = 10_000
-Kind = Literal["quick", "slow", "change"]
+ParamKind = Literal["quick", "slow", "change"]
 # A release with a grace waits for up to a minute, and a question to workers for seconds: neither
 # may keep others from looking at the list.
-_THREADS: dict[Kind, int] = {"quick": 16, "slow": 16, "change": 8}
+_THREADS: dict[ParamKind, int] = {"quick": 16, "slow": 16, "change": 8}
 _MOST_SLOW = 4
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ class RequestLimit:
             del self._counts[next(iter(self._counts))]
         self._counts[caller] = count + 1
 
-    def _refusal(self, seconds: int) -> Refusal:
-        return Refusal(
+    def _refusal(self, seconds: int) -> HttpError:
+        return HttpError(
             429,
             f"More than {self._most} requests in a minute; try again in {seconds} s.",
             {"Retry-After": str(seconds)},
@@ -70,7 +70,7 @@ async def body_of(request: Request) -> bytes:
     async for chunk in request.stream():
         kept += chunk
         if len(kept) > MOST_BYTES:
-            raise Refusal(413, f"The body is larger than {MOST_BYTES // 1024} kB.")
+            raise HttpError(413, f"The body is larger than {MOST_BYTES // 1024} kB.")
     return bytes(kept)
 
 
@@ -88,7 +88,7 @@ class _Threads:
 _threads: RunVar[_Threads] = RunVar("celery_locks.web")
 
 
-async def in_thread(kind: Kind, function: Callable[..., T], *args: Any) -> T:
+async def in_thread(kind: ParamKind, function: Callable[..., T], *args: Any) -> T:
     """Run what blocks beside the event loop; each kind has threads of its own."""
     return await to_thread.run_sync(function, *args, limiter=_these_threads().of_kind[kind])
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from celery_locks.web.credentials import KEY_HEADER, OURS, Door
+from celery_locks.web.auth import KEY_HEADER, OURS, Authenticator
 from celery_locks.web.endpoints import Endpoint
-from celery_locks.web.fields import Field
+from celery_locks.web.params import Param
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -175,18 +175,22 @@ _EVERYWHERE = (400, 401, 403, 429, 500, 503)
 _OF_POSTS = (413, 415)
 
 
-def described(endpoints: Iterable[Endpoint], door: Door, root_path: str) -> Schema:
+def described(
+    endpoints: Iterable[Endpoint], authenticator: Authenticator, root_path: str
+) -> Schema:
     """The whole description, as it holds for this app's credentials and where it is mounted."""
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, door)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
+            endpoint, authenticator
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "celery-locks", "version": _version()},
         "servers": [{"url": root_path or "/"}],
         "paths": paths,
-        "components": {"schemas": SCHEMAS, "securitySchemes": _schemes(door)},
-        "security": _security(door),
+        "components": {"schemas": SCHEMAS, "securitySchemes": _schemes(authenticator)},
+        "security": _security(authenticator),
     }
 
 
@@ -197,8 +201,8 @@ def _version() -> str:
         return "unknown"
 
 
-def _schemes(door: Door) -> Schema:
-    if not door.has_keys:
+def _schemes(authenticator: Authenticator) -> Schema:
+    if not authenticator.has_keys:
         return {}
     return {
         "key": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
@@ -206,17 +210,17 @@ def _schemes(door: Door) -> Schema:
     }
 
 
-def _security(door: Door) -> list[Schema]:
-    shown: list[Schema] = [{name: []} for name in _schemes(door)]
-    return [*shown, {}] if door.is_ambient else shown
+def _security(authenticator: Authenticator) -> list[Schema]:
+    shown: list[Schema] = [{name: []} for name in _schemes(authenticator)]
+    return [*shown, {}] if authenticator.is_ambient else shown
 
 
-def _operation(endpoint: Endpoint, door: Door) -> Schema:
+def _operation(endpoint: Endpoint, authenticator: Authenticator) -> Schema:
     is_post = endpoint.method == "POST"
     parameters = [_parameter(one, "path") for one in endpoint.in_path]
     if not is_post:
         parameters += [_parameter(one, "query") for one in endpoint.elsewhere]
-    elif door.is_ambient:
+    elif authenticator.is_ambient:
         parameters.append(_our_header())
     statuses = sorted({*_EVERYWHERE, *endpoint.refusals, *(_OF_POSTS if is_post else ())})
     said: Schema = {
@@ -233,7 +237,7 @@ def _operation(endpoint: Endpoint, door: Door) -> Schema:
     return said
 
 
-def _parameter(field: Field, place: str) -> Schema:
+def _parameter(field: Param, place: str) -> Schema:
     return {
         "name": field.name,
         "in": place,

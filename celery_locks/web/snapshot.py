@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_locks import admin
+from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
-from celery_locks.locks import Locks
-from celery_locks.model import LockInfo
-from celery_locks.store.admin_verbs import AdminVerbs
+from celery_locks.store.commands.admin import AdminCommands
+from celery_locks.types import LockInfo
 
 EVERY = 1.0
 _TIMES = 5.0
@@ -27,7 +27,7 @@ _CHEAP = 0.05
 
 
 @dataclass(frozen=True)
-class Shot:
+class Snapshot:
     """The locks as a reading found them. ``as_of`` is the server's time when it began."""
 
     locks: tuple[LockInfo, ...]
@@ -40,7 +40,7 @@ class Shot:
     def every(self) -> float:
         return max(EVERY, _TIMES * self.read_in)
 
-    def with_fixes(self, fixes: dict[str, LockInfo | None]) -> Shot:
+    def with_fixes(self, fixes: dict[str, LockInfo | None]) -> Snapshot:
         """The same, but for some locks that were looked at alone; the later look counts."""
         locks = tuple(_fixed(self.locks, fixes))
         return replace(self, locks=locks, counts=counted(locks))
@@ -67,12 +67,12 @@ def counted(locks: Iterable[LockInfo]) -> dict[str, int]:
 
 def server_time(locks: Locks) -> float:
     """The lock server's clock; ours, where it does not tell."""
-    server = locks.perform(AdminVerbs(locks.verbs).server(locks.verbs.roots[0]))
+    server = locks.perform(AdminCommands(locks.commands).server(locks.commands.roots[0]))
     said = server.get("server_time_usec")
     return int(said) / 1e6 if said else time.time()
 
 
-class Snapshot:
+class SnapshotCache:
     """Safe to share between threads; asking blocks until there is a list.
 
     ``read`` gives the server's time and all locks, ``look`` one lock by its name.
@@ -88,39 +88,39 @@ class Snapshot:
         self._look = look
         self._clock = clock
         self._changed = threading.Condition()
-        self._shot: Shot | None = None
+        self._shot: Snapshot | None = None
         self._failed: tuple[float, Exception] | None = None
         self._is_reading = False
         self._fixes: dict[str, tuple[float, LockInfo | None]] = {}
 
     @classmethod
-    def of(cls, locks: Locks) -> Snapshot:
+    def of(cls, locks: Locks) -> SnapshotCache:
         return cls(lambda: (server_time(locks), admin.list_locks(locks)), locks.info)
 
-    def recent(self) -> Shot:
+    def recent(self) -> Snapshot:
         """For lists: the last one, unless it is too old."""
-        shot, now = self._shot, self._clock()
-        every = shot.every if shot else EVERY
+        snapshot, now = self._shot, self._clock()
+        every = snapshot.every if snapshot else EVERY
         return self._got(since=now - every, instead=now - 2 * every)
 
-    def exact(self) -> Shot:
+    def exact(self) -> Snapshot:
         """For questions about one task: read now if that costs little, else as ``recent``."""
-        shot = self._shot
-        return self.fresh() if shot is None or shot.read_in < _CHEAP else self.recent()
+        snapshot = self._shot
+        return self.fresh() if snapshot is None or snapshot.read_in < _CHEAP else self.recent()
 
-    def fresh(self) -> Shot:
+    def fresh(self) -> Snapshot:
         """For changes: read now, whatever it costs."""
         now = self._clock()
         return self._got(since=now, instead=now)
 
-    def _got(self, since: float, instead: float) -> Shot:
+    def _got(self, since: float, instead: float) -> Snapshot:
         """A shot begun after ``since``; where that takes long, one begun after ``instead``."""
         hurry = self._clock() + _PATIENCE
         with self._changed:
             while True:
-                shot, failed, now = self._shot, self._failed, self._clock()
-                if shot and shot.began >= (since if now < hurry else instead):
-                    return shot
+                snapshot, failed, now = self._shot, self._failed, self._clock()
+                if snapshot and snapshot.began >= (since if now < hurry else instead):
+                    return snapshot
                 if failed and failed[0] >= since:
                     raise failed[1].with_traceback(None)
                 if not self._is_reading:
@@ -133,20 +133,20 @@ class Snapshot:
 
     def _read(self) -> None:
         began = self._clock()
-        shot, failed = None, None
+        snapshot, failed = None, None
         try:
             as_of, found = self._read_all()
             locks = tuple(found)
-            shot = Shot(locks, as_of, began, self._clock() - began, counted(locks))
+            snapshot = Snapshot(locks, as_of, began, self._clock() - began, counted(locks))
         except Exception as error:  # noqa: BLE001 (whoever waits for the list gets it)
             failed = (began, error)
         with self._changed:
             self._is_reading = False
             self._failed = failed
-            if shot:
+            if snapshot:
                 self._fixes = {name: fix for name, fix in self._fixes.items() if fix[0] > began}
                 fixes = {name: lock for name, (_, lock) in self._fixes.items()}
-                self._shot = shot.with_fixes(fixes) if fixes else shot
+                self._shot = snapshot.with_fixes(fixes) if fixes else snapshot
             self._changed.notify_all()
 
     def look_again(self, names: Iterable[str]) -> None:

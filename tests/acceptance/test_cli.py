@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from celery_locks import admin
-from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import idempotent
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import Holder, LockSpec
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.waiting import wait_until
@@ -90,7 +90,7 @@ def alone(url: str, *arguments: str) -> Answer:
 def take(rig: Rig, name: str, token: str = "", ttl: float = 3600, **said: Any) -> None:
     """Held by nobody who renews it."""
     spec = LockSpec(name, ttl)
-    rig.locks.perform(rig.locks.verbs.acquire(spec, token or f"t-{name}", Holder(**said)))
+    rig.locks.perform(rig.locks.commands.acquire(spec, token or f"t-{name}", Holder(**said)))
 
 
 def running(rig: Rig, key: str) -> Any:

@@ -18,9 +18,9 @@ import pytest
 
 from celery_locks import admin
 from celery_locks.django import listing
-from celery_locks.model import Holder, LockSpec
+from celery_locks.types import Holder, LockSpec
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
-from tests.support.django_site import LOCKS, Visitor, manage, serving
+from tests.support.django_site import LOCKS, Principal, manage, serving
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
@@ -42,13 +42,13 @@ def site(rig: Rig) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def root(site: str) -> Visitor:
-    return Visitor(site, "root")
+def root(site: str) -> Principal:
+    return Principal(site, "root")
 
 
 @pytest.fixture(scope="module")
-def rolf(site: str) -> Visitor:
-    return Visitor(site, "rolf")
+def rolf(site: str) -> Principal:
+    return Principal(site, "rolf")
 
 
 @pytest.fixture
@@ -62,24 +62,24 @@ def take(rig: Rig, name: str, token: str, *, limit: int = 1, alive: float = 0, *
     """Held by nobody who renews it, or waited for. A token is of one lock only."""
     holder = Holder(**{"task": "bill", "task_id": f"id-{token}", **said})
     spec = LockSpec(name, 600, limit)
-    rig.locks.perform(rig.locks.verbs.acquire(spec, token, holder, alive=alive))
+    rig.locks.perform(rig.locks.commands.acquire(spec, token, holder, alive=alive))
 
 
 def holders(rig: Rig, name: str) -> list[str]:
     return [holder.token for holder in rig.locks.holders(name)]
 
 
-def test_index_shows_the_locks(root: Visitor, site: str) -> None:
+def test_index_shows_the_locks(root: Principal, site: str) -> None:
     """Where people look for it; but not to staff who may not see them."""
     assert root.get("/admin/").links("Locks") == [LOCKS]
     assert httpx.get(site + LOCKS).headers["location"].startswith("/admin/login/")
-    sam = Visitor(site, "sam")
+    sam = Principal(site, "sam")
     assert LOCKS not in sam.get("/admin/").html
     for url in (LOCKS, LOCK, RELEASE, STOP, f"{LOCKS}acts/"):
         assert sam.get(url, name="x", token="t").status == 403
 
 
-def test_list_filters_and_sorts(rig: Rig, root: Visitor) -> None:
+def test_list_filters_and_sorts(rig: Rig, root: Principal) -> None:
     for number in range(3):
         take(rig, f"fs:{number}", f"fs{number}", task=f"fs.task{number}", worker=f"fs@{number}")
     take(rig, "fs:0", "fs-waiter", alive=300, worker="fs@9")
@@ -104,7 +104,7 @@ def test_list_filters_and_sorts(rig: Rig, root: Visitor) -> None:
     assert len(seen(q="fs:", state="odd", sort="odd", page="²")) == 4
 
 
-def test_list_is_paged(rig: Rig, root: Visitor) -> None:
+def test_list_is_paged(rig: Rig, root: Principal) -> None:
     """Few are counted and sorted; of many only what the page shows is read."""
     for number in range(1101):
         take(rig, f"many:{number:04}", f"m{number}")
@@ -146,7 +146,7 @@ def test_lock_says_who_and_whether_it_lives(site: str, rig: Rig, name: str) -> N
         result = rig.task("work").delay(name, name)
         pid = rig.wait_started(result)["pid"]
         take(rig, name, "waiter", alive=300, worker="w@two")
-        seen = Visitor(site, "vera").get(LOCK, name=name)
+        seen = Principal(site, "vera").get(LOCK, name=name)
         rig.open(name)
         result.get(timeout=PATIENCE)
     assert f"is alive and runs it in pid {pid}." in seen.text
@@ -155,7 +155,7 @@ def test_lock_says_who_and_whether_it_lives(site: str, rig: Rig, name: str) -> N
     assert "1 bill id-waiter w@two" in seen.text
 
 
-def test_release_asks_whether_the_holder_lives(rolf: Visitor, rig: Rig, name: str) -> None:
+def test_release_asks_whether_the_holder_lives(rolf: Principal, rig: Rig, name: str) -> None:
     """The one moment at which one wants to know; also when the form comes back with an error."""
     with rig.worker("-n", "one@%h"):
         result = rig.task("work").delay(name, name)
@@ -182,7 +182,7 @@ def test_release_asks_whether_the_holder_lives(rolf: Visitor, rig: Rig, name: st
 
 def test_viewer_may_not_release(site: str, rig: Rig, name: str) -> None:
     take(rig, name, name)
-    vera = Visitor(site, "vera")
+    vera = Principal(site, "vera")
     seen = vera.get(LOCK, name=name)
     assert seen.status == 200
     assert seen.links("Release") == seen.links("stop") == []
@@ -194,7 +194,7 @@ def test_viewer_may_not_release(site: str, rig: Rig, name: str) -> None:
     assert admin.history(rig.locks, name, only_acts=True) == []
 
 
-def test_release_frees_and_says_who_did_it(rig: Rig, rolf: Visitor, name: str) -> None:
+def test_release_frees_and_says_who_did_it(rig: Rig, rolf: Principal, name: str) -> None:
     """Our history and Django's own both know."""
     take(rig, name, name)
     [release] = rolf.get(LOCK, name=name).links("Release")
@@ -218,7 +218,7 @@ def test_release_frees_and_says_who_did_it(rig: Rig, rolf: Visitor, name: str) -
     assert f"Nobody holds lock {name!r}" in rolf.get(logged).text
 
 
-def test_release_is_of_the_holder_that_was_shown(rig: Rig, rolf: Visitor, name: str) -> None:
+def test_release_is_of_the_holder_that_was_shown(rig: Rig, rolf: Principal, name: str) -> None:
     """Whoever came after it keeps the lock."""
     take(rig, name, "old")
     [release] = rolf.get(LOCK, name=name).links("Release")
@@ -229,7 +229,7 @@ def test_release_is_of_the_holder_that_was_shown(rig: Rig, rolf: Visitor, name: 
     assert holders(rig, name) == ["new"]
 
 
-def test_release_with_grace_asks_first(rig: Rig, rolf: Visitor, name: str) -> None:
+def test_release_with_grace_asks_first(rig: Rig, rolf: Principal, name: str) -> None:
     take(rig, name, name)
     done = rolf.post(f"{RELEASE}?name={name}&token={name}", reason="slow", grace="0.3")
     assert "was taken from" in done.text
@@ -238,7 +238,7 @@ def test_release_with_grace_asks_first(rig: Rig, rolf: Visitor, name: str) -> No
     assert holders(rig, name) == []
 
 
-def test_release_of_one_slot_leaves_the_others(rig: Rig, rolf: Visitor, name: str) -> None:
+def test_release_of_one_slot_leaves_the_others(rig: Rig, rolf: Principal, name: str) -> None:
     take(rig, name, "a", limit=2)
     take(rig, name, "b", limit=2)
     first, second = rolf.get(LOCK, name=name).links("Release")
@@ -248,13 +248,13 @@ def test_release_of_one_slot_leaves_the_others(rig: Rig, rolf: Visitor, name: st
     admin.force_release(rig.locks, name)
 
 
-def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: Visitor) -> None:
+def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: Principal) -> None:
     """The holder hears it, and ends when it will."""
-    told: list[str] = []
-    with rig.locks.hold("stops", ttl=6, on_stop=lambda lease, _: told.append(lease.name)):
+    describe_entry: list[str] = []
+    with rig.locks.hold("stops", ttl=6, on_stop=lambda lease, _: describe_entry.append(lease.name)):
         [stop] = rolf.get(LOCK, name="stops").links("stop")
         assert "was asked to stop" in rolf.post(stop, reason="deploy").text
-        wait_until(lambda: told, PATIENCE, what="the holder to hear it")
+        wait_until(lambda: describe_entry, PATIENCE, what="the holder to hear it")
         assert len(rig.locks.holders("stops")) == 1
     [act] = admin.history(rig.locks, "stops", only_acts=True)
     assert (act.act, act.by, act.why) == ("stop", "rolf via Django admin", "deploy")
@@ -271,7 +271,7 @@ def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: Visitor) -> None:
     ids=["hostile", "dots", "slash"],
 )
 def test_name_is_only_text(
-    rig: Rig, root: Visitor, name: str, shown: str, about: dict[str, str]
+    rig: Rig, root: Principal, name: str, shown: str, about: dict[str, str]
 ) -> None:
     """A lock's name comes from a task's arguments, so from anywhere; each can be met and freed."""
     take(rig, name, "<b>t", task="<i>bill", **about)
@@ -311,7 +311,7 @@ def test_browser_has_nothing_to_complain_of(rig: Rig, site: str) -> None:
 
 
 def test_release_without_the_token_of_the_form_is_refused(
-    rig: Rig, rolf: Visitor, name: str
+    rig: Rig, rolf: Principal, name: str
 ) -> None:
     """Another site's form, sent by our browser, has our cookies and not that."""
     take(rig, name, name)
@@ -324,7 +324,7 @@ def test_release_without_the_token_of_the_form_is_refused(
 def test_trouble_is_a_sentence() -> None:
     """A lock server that is away is no error of the site: every page answers all the same."""
     with serving("redis://127.0.0.1:1/0") as base:
-        root = Visitor(base, "root")
+        root = Principal(base, "root")
         for url in (LOCKS, LOCK, f"{LOCKS}acts/"):
             seen = root.get(url, name="x", token="t")
             assert seen.status == 200

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_locks.testing.children import DIRECTORY_VARIABLE
+from tests.servers.subprocesses import DIRECTORY_VARIABLE
 from tests.support.leftovers import processes_in
 from tests.support.waiting import wait_until
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, LockUsageError
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import queued_token
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.types import LockSpec
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig
 from tests.support.waiting import wait_until
 
@@ -129,7 +129,7 @@ def test_message_that_is_not_understood_gives_its_reservation_back(key: str) -> 
             task_id, name = f"id-{number}", f"{key}-{number}"
             message = Holder(task_id=task_id, task="work", retries=-1)
             spec = LockSpec(name, 3600.0)
-            rig.locks.perform(rig.locks.verbs.acquire(spec, queued_token(task_id), message))
+            rig.locks.perform(rig.locks.commands.acquire(spec, reservation_token(task_id), message))
             assert rig.locks.holders(name)
             forge(rig, name, {"version": 2, "queued": name}, task_id=task_id, expires=expires)
             rig.wait_free(name)

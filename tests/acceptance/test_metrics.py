@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_locks import LeaseLost, Locks, admin, metrics
 from celery_locks.events import emit
 from celery_locks.metrics.collector import read_counts
-from celery_locks.store.telemetry_verbs import Field
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.metrics import MetricField
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig
 from tests.support.monitor import captured
 from tests.support.waiting import wait_until
@@ -234,8 +234,8 @@ def test_child_does_not_send_what_its_parent_counted(valkey: EmbeddedServer) -> 
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    assert read_counts(locks).get(Field("skipped", "child")) == 1
+    assert read_counts(locks).get(MetricField("skipped", "child")) == 1
     end_counting()
     counts = read_counts(locks)
     locks.close()
-    assert counts == {Field("skipped", "parent"): 1, Field("skipped", "child"): 1}
+    assert counts == {MetricField("skipped", "parent"): 1, MetricField("skipped", "child"): 1}

@@ -23,11 +23,11 @@ from celery.exceptions import TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
+from celery_locks.core.renewer import renewer
 from celery_locks.integration import publishing
-from celery_locks.keeper import keeper
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Besides, queued_token
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.locks import QUEUED, AcquireExtras, reservation_token
+from celery_locks.types import LockSpec
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.leftovers import of_locks
 from tests.support.proxy import Proxy
@@ -273,8 +273,11 @@ def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key:
     with busy(rig):
         first = rig.task("sent").apply_async([key, "first"], lock={"scope": "queued+running"})
         holder = Holder(task_id="never sent", task="sent", retries=-1)
-        call = rig.locks.verbs.acquire(
-            LockSpec(key, 2.0), "q-never", holder, besides=Besides(replaces=queued_token(first.id))
+        call = rig.locks.commands.acquire(
+            LockSpec(key, 2.0),
+            "q-never",
+            holder,
+            extras=AcquireExtras(replaces=reservation_token(first.id)),
         )
         assert rig.locks.perform(call)
     rig.wait_event("requeued", key)
@@ -738,7 +741,7 @@ def test_a_publish_without_an_answer_leaves_the_retry_its_place() -> None:
                 (place,) = rig.locks.holders("key")
                 assert place.is_queued
                 locks.pass_through()
-                debt = keeper._debts[queued_token(result.id)]
+                debt = renewer._pending_releases[reservation_token(result.id)]
                 wait_until(lambda: not debt.trouble, PATIENCE, what="the publisher to give back")
                 assert rig.locks.holders("key") == (place,)
                 result.revoke()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, rig_on
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ, is_installed

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_locks.testing.children import DIRECTORY_VARIABLE
-from celery_locks.testing.servers import EmbeddedServer, ServerNotReady
-from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
-from celery_locks.testing.wire import ServerError
+from tests.servers.embedded import EmbeddedServer, ServerNotReady
+from tests.servers.plain_client import ServerError
+from tests.servers.subprocesses import DIRECTORY_VARIABLE
+from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.leftovers import is_alive, processes_in
 from tests.support.waiting import wait_until
 
@@ -109,7 +109,7 @@ def test_taken_port_is_replaced_by_another(
     valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Losing the race for a free port costs a retry, not a test."""
-    from celery_locks.testing import servers
+    from tests.servers import embedded as servers
 
     choose = servers.free_port
     choices = iter([valkey.port])
@@ -198,7 +198,7 @@ def test_sentinel_promotes_the_replica() -> None:
 
 OWNER = """
 import signal, sys, threading
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell may ignore it
 servers = [EmbeddedServer(), EmbeddedServer(appendonly="always")]
 servers[0].start()

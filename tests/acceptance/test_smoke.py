@@ -16,8 +16,8 @@ import pytest
 from celery import Celery
 
 from celery_locks import Locks
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_locks.errors import ServerRefused
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Worker, rig_on
 from tests.support.waiting import wait_until
 

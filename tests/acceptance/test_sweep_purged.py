@@ -17,9 +17,9 @@ import pytest
 from celery import Celery
 
 from celery_locks import Holder, admin
-from celery_locks.integration.queues import absent
-from celery_locks.store.verbs import QUEUED
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.integration.broker_search import find_lost_messages
+from celery_locks.store.commands.locks import QUEUED
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE, make_app
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig, rig_on
 from tests.support.rabbitmq import RabbitMQ, is_installed
@@ -78,7 +78,7 @@ def stranger(rig: Rig, **conf: Any) -> Iterator[Celery]:
 
 def missing(rig: Rig, *places: Holder, **conf: Any) -> tuple[set[str], str]:
     with stranger(rig, **conf) as app:
-        answer = absent(app, places, timeout=1.0)
+        answer = find_lost_messages(app, places, timeout=1.0)
     return set(answer.task_ids), answer.trouble
 
 

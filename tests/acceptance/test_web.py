@@ -21,8 +21,8 @@ import httpx
 import pytest
 
 from celery_locks import admin
-from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import idempotent
+from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
@@ -89,7 +89,7 @@ def running(rig: Rig, key: str) -> Any:
 def take(rig: Rig, name: str, **said: Any) -> None:
     """Held by nobody who renews it."""
     spec, token = LockSpec(name, 600), f"t-{next(_numbers)}"
-    rig.locks.perform(rig.locks.verbs.acquire(spec, token, Holder(**said)))
+    rig.locks.perform(rig.locks.commands.acquire(spec, token, Holder(**said)))
 
 
 def listed(app: Any, **parameters: Any) -> list[str]:
@@ -154,7 +154,7 @@ def test_release_with_a_grace_lets_the_task_end_by_itself(rig: Rig, app: Any, ke
 def test_token_frees_one_holder_only(rig: Rig, app: Any, key: str) -> None:
     for holder in ("t1", "t2"):
         spec = LockSpec(key, 60, limit=2)
-        rig.locks.perform(rig.locks.verbs.acquire(spec, holder, Holder(task_id=holder)))
+        rig.locks.perform(rig.locks.commands.acquire(spec, holder, Holder(task_id=holder)))
     assert len(post(app, "locks/release", name=key, token="t1")["freed"]) == 1
     assert [holder.token for holder in rig.locks.holders(key)] == ["t2"]
     assert post(app, "locks/release", name=key)["freed"][0]["token"] == "t2"

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.servertime import Watched
 from celery_locks import Locks
-from celery_locks.model import Holder, LockSpec
 from celery_locks.store import scripts
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
+from tests.servers.embedded import EmbeddedServer
 from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask
 
 MANY, AT_ONCE = 100_000, 2000
@@ -42,7 +42,7 @@ def _take(server: EmbeddedServer, locks: Locks) -> None:
             pipeline = client.pipeline(transaction=False)
             for number in range(start, start + AT_ONCE):
                 spec = LockSpec(f"customer={number:06}", 3600)
-                call = locks.verbs.acquire(spec, f"{number:x}", _holder(number))
+                call = locks.commands.acquire(spec, f"{number:x}", _holder(number))
                 pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
             pipeline.execute()
 

@@ -23,15 +23,15 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from celery_locks import Locks
-from celery_locks.model import Holder, LockSpec
-from celery_locks.testing.children import new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import new_directory
 from tests.support.celery_worker import PATIENCE, ROOT
 from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE
 
 _tokens = itertools.count()
-Ask = Callable[..., httpx.Response]
+AcquireRequest = Callable[..., httpx.Response]
 DJANGO = """
 import os
 from celery_locks import Locks
@@ -54,20 +54,20 @@ async def application(scope, receive, send):
 
 
 @contextmanager
-def in_fastapi(web: Any, url: str) -> Iterator[Ask]:
+def in_fastapi(web: Any, url: str) -> Iterator[AcquireRequest]:
     app = FastAPI()
     app.mount("/locks", web)
     yield asking(app)
 
 
 @contextmanager
-def in_starlette(web: Any, url: str) -> Iterator[Ask]:
+def in_starlette(web: Any, url: str) -> Iterator[AcquireRequest]:
     app = Starlette(routes=[Mount("/locks", web)])
     yield asking(app)
 
 
 @contextmanager
-def in_flask(web: Any, url: str) -> Iterator[Ask]:
+def in_flask(web: Any, url: str) -> Iterator[AcquireRequest]:
     app = Flask(__name__)
     app.wsgi_app = DispatcherMiddleware(  # type: ignore[method-assign]
         app.wsgi_app, {"/locks": ASGIMiddleware(web)}
@@ -77,7 +77,7 @@ def in_flask(web: Any, url: str) -> Iterator[Ask]:
 
 
 @contextmanager
-def in_django(web: Any, url: str) -> Iterator[Ask]:
+def in_django(web: Any, url: str) -> Iterator[AcquireRequest]:
     """In a process of its own, for Django's settings are made once in each."""
     directory = new_directory()
     (directory / "asgi.py").write_text(DJANGO)
@@ -100,7 +100,7 @@ def in_django(web: Any, url: str) -> Iterator[Ask]:
         process.wait(PATIENCE)
 
 
-def asking(app: Any) -> Ask:
+def asking(app: Any) -> AcquireRequest:
     def ask(method: str, path: str, **request: Any) -> httpx.Response:
         async def asked() -> httpx.Response:
             transport = httpx.ASGITransport(app)
@@ -135,9 +135,9 @@ def test_everything_works_below_a_prefix(
         shows_everything(ask, locks)
 
 
-def shows_everything(ask: Ask, locks: Locks) -> None:
+def shows_everything(ask: AcquireRequest, locks: Locks) -> None:
     token, task_id = f"t{next(_tokens)}", "a/task id"
-    locks.perform(locks.verbs.acquire(LockSpec("n/1", 60), token, Holder(task_id=task_id)))
+    locks.perform(locks.commands.acquire(LockSpec("n/1", 60), token, Holder(task_id=task_id)))
 
     bare = ask("GET", "/locks")
     assert bare.status_code in (307, 308)

@@ -10,8 +10,8 @@ import pytest
 
 from celery_locks import Locks, admin
 from celery_locks.admin import liveness
-from celery_locks.model import Holder, LockSpec
 from celery_locks.recipes import idempotent
+from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
 from tests.support.celery_app import make_app
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
@@ -59,7 +59,7 @@ def post(app: Any, path: str, **body: Any) -> Any:
 def take(locks: Locks, name: str, token: str = "", ttl: float = 600, **said: Any) -> str:
     """Held by nobody who renews it."""
     token = token or f"t-{next(_numbers)}"
-    locks.perform(locks.verbs.acquire(LockSpec(name, ttl), token, Holder(**said)))
+    locks.perform(locks.commands.acquire(LockSpec(name, ttl), token, Holder(**said)))
     return token
 
 
@@ -95,13 +95,13 @@ def test_workers_are_asked_once_for_all_who_look(
     """A broadcast for each viewer and second would be a load of its own."""
     running(rig, key)
     asked: list[Any] = []
-    real = liveness.call_the_roll
+    real = liveness.inspect_active
 
     def counted(*args: Any, **how: Any) -> Any:
         asked.append(args)
         return real(*args, **how)
 
-    monkeypatch.setattr(liveness, "call_the_roll", counted)
+    monkeypatch.setattr(liveness, "inspect_active", counted)
     get(app, "locks/info", name=key)
     before = len(asked)
     for _ in range(20):
@@ -138,11 +138,11 @@ def test_arguments_are_shown_only_if_the_app_says_so(rig: Rig, app: Any, key: st
     running(rig, key)
     allowed = app_over(rig, locks_show_arguments=True)
 
-    def told() -> Any:
+    def describe_entry() -> Any:
         [holder] = get(allowed, "locks/info", name=key)["holders"]
         return holder["arguments"]
 
-    found = wait_until(told, PATIENCE, what="the arguments")
+    found = wait_until(describe_entry, PATIENCE, what="the arguments")
     assert key in found["args"]
     [holder] = get(app, "locks/info", name=key)["holders"]
     assert holder["arguments"] is None
@@ -213,5 +213,5 @@ def test_completed_work_is_found_by_its_key(rig: Rig, app: Any, key: str) -> Non
 
 def test_me_says_where_the_locks_are(rig: Rig, app: Any) -> None:
     me = get(app, "me")
-    assert (me["app_name"], me["db"], me["prefix"]) == ("tests", 0, rig.locks.verbs.prefix)
+    assert (me["app_name"], me["db"], me["prefix"]) == ("tests", 0, rig.locks.commands.prefix)
     assert rig.server.url.removeprefix("redis://").startswith(me["server"])

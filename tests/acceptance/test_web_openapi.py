@@ -12,9 +12,9 @@ from hypothesis import strategies
 from schemathesis.config import SchemathesisConfig
 
 from celery_locks import Locks
-from celery_locks.model import NAME_BYTES, Holder, LockSpec
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import NAME_BYTES, Holder, LockSpec
 from celery_locks.web import create_app
+from tests.servers.embedded import EmbeddedServer
 from tests.support.web import READ, WRITE
 
 HELD = ("invoice:42", "a/b?c=d&e", "<script>\n\u202e")
@@ -71,7 +71,7 @@ def test_answers_are_as_described(case: Any, locks: Locks) -> None:
     for name in HELD:
         if not locks.holders(name):
             holder = Holder(task_id="t1", task=name, worker=name)
-            locks.perform(locks.verbs.acquire(LockSpec(name, 60), f"t{next(_tokens)}", holder))
+            locks.perform(locks.commands.acquire(LockSpec(name, 60), f"t{next(_tokens)}", holder))
     _hurry(case)
     case.call_and_validate()
 

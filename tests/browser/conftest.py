@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.desk import Desk, desk_over, with_keys
+from tests.browser.desk import Context, desk_over, with_keys
+from tests.servers.embedded import EmbeddedServer
 from tests.support import chromium
 
 
@@ -30,7 +30,7 @@ def _miss(sentence: str) -> None:
 
 
 @pytest.fixture
-def desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
+def desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Context]:
     """A site without a Celery app; fails when the browser complained of anything unexpected."""
     with desk_over(browser, valkey.url, with_keys) as desk:
         yield desk

@@ -14,8 +14,8 @@ import uvicorn
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from celery_locks import Locks
-from celery_locks.lease import Lease
-from celery_locks.model import Holder, LockSpec
+from celery_locks.core.lease import Lease
+from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
 from tests.support.waiting import wait_until
 
@@ -86,7 +86,7 @@ class Crowd:
     def leave(self, name: str, ttl: float = 600.0, **said: Any) -> None:
         """Held by somebody who will never renew it."""
         holder = somebody(**said)
-        self.locks.perform(self.locks.verbs.acquire(LockSpec(name, ttl), holder.task_id, holder))
+        self.locks.perform(self.locks.commands.acquire(LockSpec(name, ttl), holder.task_id, holder))
 
     def wait_for(self, name: str, task: str = "shop.tasks.charge") -> None:
         before = len(_waiters(self.locks, name))
@@ -128,7 +128,7 @@ def _waiters(locks: Locks, name: str) -> tuple[Holder, ...]:
     return info.waiters if info else ()
 
 
-class Desk:
+class Context:
     """The page as somebody on call has it open; whatever the browser complains of is kept."""
 
     def __init__(self, browser: Browser, crowd: Crowd, site: Site) -> None:
@@ -182,11 +182,11 @@ class Desk:
 @contextmanager
 def desk_over(
     browser: Browser, url: str, app_of: Callable[[Locks], Any], prefix: str = ""
-) -> Iterator[Desk]:
+) -> Iterator[Context]:
     """``app_of`` makes the ASGI app for some locks."""
     crowd = Crowd(Locks.from_url(url, prefix=prefix or f"page-{next(_numbers)}"))
     app = app_of(crowd.locks)
-    desk = Desk(browser, crowd, Site(app))
+    desk = Context(browser, crowd, Site(app))
     try:
         yield desk
     finally:

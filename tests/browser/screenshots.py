@@ -17,8 +17,8 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from celery_locks import Locks, admin
-from celery_locks.testing.servers import EmbeddedServer
 from tests.browser.shop import STOCK_QUEUE, URL_VARIABLE, app
+from tests.servers.embedded import EmbeddedServer
 from tests.support import chromium
 from tests.support.waiting import wait_until
 

@@ -9,9 +9,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from celery_locks import Locks, admin
-from celery_locks.testing.servers import EmbeddedServer
 from celery_locks.web import create_app
-from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Desk, desk_over, row, somebody
+from tests.browser.desk import PATIENCE, READ, WORKER, WRITE, Context, desk_over, row, somebody
+from tests.servers.embedded import EmbeddedServer
 from tests.support.waiting import wait_until
 
 HOSTILE = [
@@ -37,7 +37,7 @@ def release(page: Page, reason: str, grace: int = 0) -> None:
     page.click("#act button.danger")
 
 
-def test_key_is_asked_for_and_judged(desk: Desk) -> None:
+def test_key_is_asked_for_and_judged(desk: Context) -> None:
     """Nobody sees a lock without a key, and a wrong one is refused in a sentence."""
     desk.expect_complaints("status of 401")
     desk.hold("invoice:42")
@@ -61,7 +61,7 @@ def test_key_is_asked_for_and_judged(desk: Desk) -> None:
     expect(page.locator("#key")).to_be_visible()
 
 
-def test_detail_tells_everything_about_a_lock(desk: Desk) -> None:
+def test_detail_tells_everything_about_a_lock(desk: Context) -> None:
     """Who, where, since when, whether it lives, who is next, and what was before."""
     with desk.locks.hold("invoice:42", holder=somebody("shop.billing.tasks.charge")):
         time.sleep(1.1)  # shorter holds are not recorded
@@ -92,7 +92,7 @@ def test_detail_tells_everything_about_a_lock(desk: Desk) -> None:
     expect(panel.locator("#summary")).to_contain_text("Held, 1 waits for it.")
 
 
-def test_release_takes_the_lock_and_records_why(desk: Desk) -> None:
+def test_release_takes_the_lock_and_records_why(desk: Context) -> None:
     """The one thing the page is opened for; nothing goes without a reason."""
     desk.expect_complaints("status of 404")
     lease = desk.hold("invoice:42", ttl=3)
@@ -122,7 +122,7 @@ def test_release_takes_the_lock_and_records_why(desk: Desk) -> None:
     expect(page.locator("#history .timeline")).to_contain_text("took it from task shop.tasks")
 
 
-def test_release_after_a_grace_lets_the_holder_end_by_itself(desk: Desk) -> None:
+def test_release_after_a_grace_lets_the_holder_end_by_itself(desk: Context) -> None:
     """A holder that listens gives it back in good order, and the page says so."""
     desk.expect_complaints("status of 404")
     lease = desk.hold("invoice:42", ttl=1.5, on_stop=lambda lease, _: lease.release())
@@ -133,7 +133,7 @@ def test_release_after_a_grace_lets_the_holder_end_by_itself(desk: Desk) -> None
     assert lease.stop_requested
 
 
-def test_stop_asks_the_holder(desk: Desk) -> None:
+def test_stop_asks_the_holder(desk: Context) -> None:
     """Asking is not taking: the lock stays where it is."""
     lease = desk.hold("invoice:42", ttl=3)
     page = desk.open("#lock=invoice:42")
@@ -144,7 +144,7 @@ def test_stop_asks_the_holder(desk: Desk) -> None:
     assert desk.locks.is_locked("invoice:42")
 
 
-def test_release_never_takes_it_from_somebody_else(desk: Desk) -> None:
+def test_release_never_takes_it_from_somebody_else(desk: Context) -> None:
     """While the reason was written the lock changed hands: the new holder keeps it."""
     desk.expect_complaints("status of 404")
     first = desk.hold("invoice:42")
@@ -158,7 +158,7 @@ def test_release_never_takes_it_from_somebody_else(desk: Desk) -> None:
     assert [one.token for one in desk.locks.holders("invoice:42")] == [second.token]
 
 
-def test_one_of_several_holders_is_chosen(desk: Desk) -> None:
+def test_one_of_several_holders_is_chosen(desk: Context) -> None:
     """A lock with slots loses the holder that is meant, and no other."""
     leases = [desk.hold("pool", limit=3) for _ in range(3)]
     page = desk.open("#lock=pool")
@@ -171,7 +171,7 @@ def test_one_of_several_holders_is_chosen(desk: Desk) -> None:
     assert left == {leases[0].token, leases[2].token}
 
 
-def test_read_key_can_look_and_not_touch(desk: Desk) -> None:
+def test_read_key_can_look_and_not_touch(desk: Context) -> None:
     """It is not only hidden: the server refuses, too."""
     desk.expect_complaints("status of 403")
     desk.hold("invoice:42")
@@ -195,7 +195,7 @@ _FORGED = """async (key) => {
 }"""
 
 
-def test_hostile_names_are_text_and_can_be_released(desk: Desk) -> None:
+def test_hostile_names_are_text_and_can_be_released(desk: Context) -> None:
     """Whatever a task's argument brings into a name, it is only ever shown."""
     desk.expect_complaints("status of 404")
     for name in HOSTILE:
@@ -238,7 +238,7 @@ def test_page_works_where_it_is_mounted(browser: Browser, valkey: EmbeddedServer
         expect(page.locator("#empty")).to_be_visible()
 
 
-def test_keyboard_alone_releases_a_lock(desk: Desk) -> None:
+def test_keyboard_alone_releases_a_lock(desk: Context) -> None:
     """From the filter to the outcome without a mouse."""
     desk.hold("invoice:41")
     desk.hold("invoice:42")

@@ -8,15 +8,15 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from celery_locks.model import Holder
-from tests.browser.desk import PATIENCE, WORKER, Desk, no_sideways_scroll, row, somebody
+from celery_locks.types import Holder
+from tests.browser.desk import PATIENCE, WORKER, Context, no_sideways_scroll, row, somebody
 from tests.support.waiting import wait_until
 
 LONG = "catalogue:" + "x" * 400  # nowhere to break it
 PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
 
 
-def test_list_says_who_holds_what(desk: Desk) -> None:
+def test_list_says_who_holds_what(desk: Context) -> None:
     """The first thing to know at three in the morning."""
     holder = somebody("shop.billing.tasks.charge")
     desk.hold("invoice:42", holder=holder)
@@ -36,7 +36,7 @@ def test_list_says_who_holds_what(desk: Desk) -> None:
     expect(row(page, "invoice:43")).to_be_visible()
 
 
-def test_bar_drains_and_refills_with_a_renewal(desk: Desk) -> None:
+def test_bar_drains_and_refills_with_a_renewal(desk: Context) -> None:
     """A holder that renews is alive; that has to be seen without reading."""
     lease = desk.hold("invoice:42", ttl=6)
     page = desk.open()
@@ -62,7 +62,7 @@ _SHARE = """
 """
 
 
-def test_filter_narrows_the_list_and_makes_a_link(desk: Desk) -> None:
+def test_filter_narrows_the_list_and_makes_a_link(desk: Context) -> None:
     """What one found, the other on call should see from the link alone."""
     for name in ("invoice:41", "invoice:42", "old-invoice:7", "report:day"):
         desk.hold(name)
@@ -93,7 +93,7 @@ def test_filter_narrows_the_list_and_makes_a_link(desk: Desk) -> None:
     expect(page.locator("#rows .name")).to_have_text(["mail"])
 
 
-def test_columns_sort(desk: Desk) -> None:
+def test_columns_sort(desk: Context) -> None:
     """Whoever waits longest, or is waited for most, comes first when asked."""
     for name, ttl in (("b", 30), ("a", 300), ("c", 100)):
         desk.hold(name, ttl=ttl)
@@ -115,7 +115,7 @@ def test_columns_sort(desk: Desk) -> None:
             expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
 
 
-def test_thousands_of_locks_stay_usable(desk: Desk) -> None:
+def test_thousands_of_locks_stay_usable(desk: Context) -> None:
     """A page at a time is drawn, and a filter finds one among all."""
     for number in range(5_200):
         desk.crowd.leave(f"bulk:{number:05}")
@@ -135,7 +135,7 @@ def test_thousands_of_locks_stay_usable(desk: Desk) -> None:
     expect(page.locator("#next")).to_be_disabled()
 
 
-def test_phone_shows_cards_and_never_scrolls_sideways(desk: Desk) -> None:
+def test_phone_shows_cards_and_never_scrolls_sideways(desk: Context) -> None:
     """On call is often on the sofa."""
     desk.hold("invoice:42")
     desk.hold(LONG)
@@ -161,7 +161,7 @@ def test_phone_shows_cards_and_never_scrolls_sideways(desk: Desk) -> None:
         assert no_sideways_scroll(page), view
 
 
-def test_dark_and_light_are_both_legible(desk: Desk) -> None:
+def test_dark_and_light_are_both_legible(desk: Context) -> None:
     """AA: every text has 4.5 times the contrast of its ground, whatever the system prefers."""
     desk.hold("invoice:42\n", limit=2)
     desk.crowd.leave("left", worker="gone@web-5")
@@ -220,7 +220,7 @@ _PALE = """() => {
 }"""
 
 
-def test_server_goes_away_and_comes_back(desk: Desk) -> None:
+def test_server_goes_away_and_comes_back(desk: Context) -> None:
     """Old data must look old, and the page must find the server again by itself."""
     desk.expect_complaints("ERR_CONNECTION|ERR_EMPTY_RESPONSE|Failed to load resource")
     desk.hold("invoice:42", ttl=30)
@@ -244,7 +244,7 @@ def _after(page: Page, seconds: float, node: object) -> str:
     return said
 
 
-def test_keyboard_reaches_everything(desk: Desk) -> None:
+def test_keyboard_reaches_everything(desk: Context) -> None:
     """No hand has to leave the keys."""
     for name in ("a", "b", "c"):
         desk.hold(name, holder=Holder(host="batch-1", pid=7))

@@ -13,11 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from celery_locks import Locks, admin
 from celery_locks.recipes import idempotent
-from celery_locks.testing.servers import EmbeddedServer
 from tests.browser.desk import (
     PATIENCE,
     READ,
-    Desk,
+    Context,
     desk_over,
     no_sideways_scroll,
     row,
@@ -25,6 +24,7 @@ from tests.browser.desk import (
     with_keys,
 )
 from tests.browser.test_page_acts import HOSTILE, spelled
+from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import fresh_rig
 from tests.support.waiting import wait_until
 
@@ -35,26 +35,26 @@ CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
 def app_on(url: str, **conf: Any) -> Any:
     def app_over(locks: Locks) -> Any:
         app = Celery("shop", broker=url, set_as_current=False)
-        app.conf.update(locks_url=url, locks_prefix=locks.verbs.prefix, **conf)
+        app.conf.update(locks_url=url, locks_prefix=locks.commands.prefix, **conf)
         return with_keys(app)
 
     return app_over
 
 
 @pytest.fixture
-def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
+def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Context]:
     """A site that knows the Celery app, of which no worker runs."""
     with desk_over(browser, valkey.url, app_on(valkey.url)) as desk:
         yield desk
 
 
-def held_before(desk: Desk, name: str, task: str) -> None:
+def held_before(desk: Context, name: str, task: str) -> None:
     """A past hold, long enough to be recorded."""
     with desk.locks.hold(name, holder=somebody(task)):
         time.sleep(1.1)
 
 
-def test_head_says_which_locks_these_are(celery_desk: Desk, valkey: EmbeddedServer) -> None:
+def test_head_says_which_locks_these_are(celery_desk: Context, valkey: EmbeddedServer) -> None:
     """Whoever releases a lock in production believed it was staging."""
     page = celery_desk.open()
     site = page.locator("#site")
@@ -62,14 +62,14 @@ def test_head_says_which_locks_these_are(celery_desk: Desk, valkey: EmbeddedServ
     expect(site).to_contain_text("shop")
     assert address.endswith("/0")
     expect(site).to_contain_text(address)
-    expect(site).to_contain_text(f"prefix {celery_desk.locks.verbs.prefix}")
+    expect(site).to_contain_text(f"prefix {celery_desk.locks.commands.prefix}")
     expect(page).to_have_title("shop · celery-locks")
     page.click("text=Sign out")
     expect(site).to_be_hidden()
     assert page.title() == "celery-locks"
 
 
-def test_waited_for_locks_come_first_and_longest_wait_leads(desk: Desk) -> None:
+def test_waited_for_locks_come_first_and_longest_wait_leads(desk: Context) -> None:
     """A lock that somebody waits for is what pages people; it must not be looked for."""
     for name in ("old", "waited", "longer"):
         desk.hold(name)
@@ -85,7 +85,7 @@ def test_waited_for_locks_come_first_and_longest_wait_leads(desk: Desk) -> None:
     expect(page.locator("#rows tr")).to_have_count(2)
 
 
-def test_list_says_what_is_usual_and_marks_what_is_not(desk: Desk) -> None:
+def test_list_says_what_is_usual_and_marks_what_is_not(desk: Context) -> None:
     """ "Held for 12 s" is alarming or nothing at all; the usual tells."""
     held_before(desk, "invoice:1", "shop.charge")
     desk.hold("invoice:2", holder=somebody("shop.charge"))
@@ -97,7 +97,7 @@ def test_list_says_what_is_usual_and_marks_what_is_not(desk: Desk) -> None:
     expect(page.locator("thead")).not_to_contain_text("Remaining")
 
 
-def test_dead_workers_locks_stand_out(celery_desk: Desk) -> None:
+def test_dead_workers_locks_stand_out(celery_desk: Context) -> None:
     """They looked like all the others until their bar passed its half."""
     celery_desk.crowd.leave("left", ttl=600, worker="dead@web-5")
     celery_desk.hold("plain", holder=somebody(worker=None))
@@ -111,7 +111,7 @@ def test_dead_workers_locks_stand_out(celery_desk: Desk) -> None:
     expect(page.locator("[data-state=suspect] b")).to_have_text("1")
 
 
-def test_task_id_is_searched_for(desk: Desk) -> None:
+def test_task_id_is_searched_for(desk: Context) -> None:
     """The log line has a task's id; of a holder, of a waiter, or of a task that has no lock."""
     holder = somebody()
     desk.hold("invoice:1", holder=holder)
@@ -125,7 +125,7 @@ def test_task_id_is_searched_for(desk: Desk) -> None:
     expect(page.locator("#empty .answer")).to_contain_text("0000-nobody-has-this")
 
 
-def test_several_are_released_from_the_holders_shown(desk: Desk) -> None:
+def test_several_are_released_from_the_holders_shown(desk: Context) -> None:
     """By selection, with a reason; one that gets the lock meanwhile keeps it."""
     leases = {name: desk.hold(name) for name in ("job:1", "job:2", "job:3", "other")}
     page = desk.open("#q=job:*&sort=name&order=asc")
@@ -158,7 +158,7 @@ def test_several_are_released_from_the_holders_shown(desk: Desk) -> None:
     assert act.why == "deploy"
 
 
-def test_several_need_a_write_key(desk: Desk) -> None:
+def test_several_need_a_write_key(desk: Context) -> None:
     desk.hold("job:1")
     page = desk.open(key=READ)
     page.check("#rows input")
@@ -167,7 +167,7 @@ def test_several_need_a_write_key(desk: Desk) -> None:
     expect(page.locator("#act")).to_be_hidden()
 
 
-def test_completed_work_is_listed_and_reset_with_a_reason(desk: Desk) -> None:
+def test_completed_work_is_listed_and_reset_with_a_reason(desk: Context) -> None:
     """A payment that must be made again: the mark is found, reset, and the history says why."""
     for key in ("paid:7", HOSTILE[0]):
         idempotent(desk.locks, key=lambda key=key: key, ttl=600)(lambda: "done")()
@@ -189,7 +189,7 @@ def test_completed_work_is_listed_and_reset_with_a_reason(desk: Desk) -> None:
     expect(page.locator("#history .reset .reason")).to_have_text("the bank lost it")
 
 
-def test_time_axis_shows_holds_waits_and_acts(desk: Desk) -> None:
+def test_time_axis_shows_holds_waits_and_acts(desk: Context) -> None:
     """Who had it when, and who waits since when, at one glance."""
     held_before(desk, "invoice:42", "shop.charge")
     desk.hold("invoice:42")
@@ -212,7 +212,7 @@ def test_time_axis_shows_holds_waits_and_acts(desk: Desk) -> None:
     expect(axis.locator(".hold")).to_have_count(1)
 
 
-def test_copy_as_text_is_for_the_ticket(desk: Desk) -> None:
+def test_copy_as_text_is_for_the_ticket(desk: Context) -> None:
     """The lock, its holder, who waits and what was done, in UTC; also where copying is barred."""
     holder = somebody("shop.charge")
     desk.hold("invoice:42", holder=holder)
@@ -234,7 +234,7 @@ def test_copy_as_text_is_for_the_ticket(desk: Desk) -> None:
     expect(barred.locator("#copy textarea")).to_have_value(re.compile("invoice:42"))
 
 
-def test_stale_says_what_is_being_asked(celery_desk: Desk) -> None:
+def test_stale_says_what_is_being_asked(celery_desk: Context) -> None:
     """Seconds of "Reading …" look like a page that hangs."""
     page = celery_desk.open()
     held_up: list[Any] = []
@@ -247,7 +247,7 @@ def test_stale_says_what_is_being_asked(celery_desk: Desk) -> None:
     expect(page.locator("#stale .empty")).to_have_text("Nothing looks stale.")
 
 
-def test_phone_labels_its_times(desk: Desk) -> None:
+def test_phone_labels_its_times(desk: Context) -> None:
     """Two bare times on a card, and nobody knows which is which."""
     desk.hold("invoice:42")
     desk.crowd.wait_for("invoice:42")
@@ -277,7 +277,7 @@ def test_arguments_are_shown_where_the_app_says_so(browser: Browser) -> None:
     with fresh_rig(locks_ttl=30) as rig, rig.worker("-n", "one@%h"):
         rig.wait_started(rig.task("work").delay("invoice-42", "gate"))
         site = app_on(rig.server.url, locks_show_arguments=True)
-        with desk_over(browser, rig.server.url, site, prefix=rig.locks.verbs.prefix) as desk:
+        with desk_over(browser, rig.server.url, site, prefix=rig.locks.commands.prefix) as desk:
             page = desk.open("#lock=invoice-42")
             expect(page.locator(".called")).to_contain_text("('invoice-42', 'gate')")
             expect(page.locator(".verdict.running")).to_contain_text(re.compile(r"Asked \d+ s ago"))

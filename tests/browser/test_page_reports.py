@@ -12,12 +12,12 @@ from celery import Celery
 from playwright.sync_api import Browser, expect
 
 from celery_locks import Locks
-from celery_locks.testing.servers import EmbeddedServer
-from tests.browser.desk import PATIENCE, Desk, desk_over, with_keys
+from tests.browser.desk import PATIENCE, Context, desk_over, with_keys
+from tests.servers.embedded import EmbeddedServer
 from tests.support.waiting import wait_until
 
 
-def test_reports_without_an_app_explain_what_needs_one(desk: Desk) -> None:
+def test_reports_without_an_app_explain_what_needs_one(desk: Context) -> None:
     """Nothing is offered that cannot be done."""
     desk.crowd.leave("left", ttl=600)
     page = desk.open("#view=stale")
@@ -36,19 +36,19 @@ TTL = 16.0
 
 
 @pytest.fixture
-def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Desk]:
+def celery_desk(browser: Browser, valkey: EmbeddedServer) -> Iterator[Context]:
     """A site that knows the Celery app, of which no worker runs."""
 
     def app_over(locks: Locks) -> Any:
         app = Celery("shop", broker=valkey.url, set_as_current=False)
-        app.conf.update(locks_url=valkey.url, locks_prefix=locks.verbs.prefix)
+        app.conf.update(locks_url=valkey.url, locks_prefix=locks.commands.prefix)
         return with_keys(app)
 
     with desk_over(browser, valkey.url, app_over) as desk:
         yield desk
 
 
-def test_sweep_shows_first_and_then_frees(celery_desk: Desk) -> None:
+def test_sweep_shows_first_and_then_frees(celery_desk: Context) -> None:
     """A worker is dead: the page says so, shows what a sweep would free, and frees it."""
     desk = celery_desk
     desk.crowd.leave("young", ttl=600, worker="dead@web-5")

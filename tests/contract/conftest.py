@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Locks, flows
-from celery_locks.keeper import keeper
-from tests.contract.faces import Face
+from celery_locks import Locks
+from celery_locks.core import operations as operations
+from celery_locks.core.renewer import renewer
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import PLACES, Place, make_place
 
 
@@ -21,10 +22,10 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture
 def locks(place: Place) -> Iterator[Locks]:
     """What it leaves held is no longer renewed: the next test starts with an idle keeper."""
-    before = keeper.tokens
+    before = renewer.tokens
     yield place.locks()
-    for token in keeper.tokens - before:
-        keeper.discard(token)
+    for token in renewer.tokens - before:
+        renewer.discard(token)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -33,15 +34,15 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def face(place: Place, kind: str) -> Iterator[Face]:
-    before = keeper.tokens
+def face(place: Place, kind: str) -> Iterator[LeaseBackend]:
+    before = renewer.tokens
     yield place.face(kind)
-    for token in keeper.tokens - before:
-        keeper.discard(token)
+    for token in renewer.tokens - before:
+        renewer.discard(token)
 
 
 @pytest.fixture
-def other(place: Place, kind: str) -> Face:
+def other(place: Place, kind: str) -> LeaseBackend:
     """A second process, as far as the store can tell."""
     return place.face(kind)
 
@@ -58,5 +59,5 @@ def in_thread() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is not woken now waits for half a minute: longer than any test here."""
-    monkeypatch.setattr(flows, "REPOLL", 30.0)
-    monkeypatch.setattr(flows, "ALIVE", 90.0)
+    monkeypatch.setattr(operations, "REPOLL", 30.0)
+    monkeypatch.setattr(operations, "ALIVE", 90.0)

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from celery_locks import AsyncLocks, Conflict, Holder, LockInfo, Locks
-from celery_locks.lease import BaseLease
+from celery_locks.core.lease import BaseLease
 
 Job = tuple[Callable[[], Awaitable[Any]], Future[Any]]
 
 
-class Face(Protocol):
+class LeaseBackend(Protocol):
     """The verbs of `Locks`, blocking, whatever is behind them."""
 
     kind: str

@@ -15,12 +15,12 @@ import fakeredis
 import redis
 
 from celery_locks import AsyncLocks, Locks
-from celery_locks.keeper import keeper
-from celery_locks.store.redis import RedisStore
-from celery_locks.store.verbs import Verbs
-from celery_locks.testing.servers import EmbeddedServer
-from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
-from tests.contract.faces import AsyncFace, Face, SyncFace
+from celery_locks.core.renewer import renewer
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.redis_store import RedisStore
+from tests.contract.faces import AsyncFace, LeaseBackend, SyncFace
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support import acl
 
 PLACES = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel", "acl"]
@@ -46,7 +46,7 @@ class Place:
     def async_locks(self, **layout: Any) -> AsyncLocks:
         return AsyncLocks.from_url(self.url, prefix=self.prefix, **layout)
 
-    def face(self, kind: str, **layout: Any) -> Face:
+    def face(self, kind: str, **layout: Any) -> LeaseBackend:
         if kind == "sync":
             return SyncFace(self.locks(**layout))
         return self._closing(AsyncFace(lambda: self.async_locks(**layout)))
@@ -55,13 +55,13 @@ class Place:
         self._faces.append(made)
         return made
 
-    def verbs(self) -> Verbs:
-        return self.locks().verbs
+    def commands(self) -> LockCommands:
+        return self.locks().commands
 
     def key(self, kind: str, name: str = "") -> str:
         """The redis key of one kind (`h:`, `q:`, `index` …) in the shard of the lock `name`."""
         part = kind + name if kind in ("h:", "q:") else kind
-        return self.verbs().root(name) + part
+        return self.commands().root(name) + part
 
     def keys(self, *, past: bool = False) -> set[str]:
         """The keys of this test, without their root; a fence of an unused shard does not exist.
@@ -92,7 +92,7 @@ class Place:
 
     def lapse(self, name: str, token: str, ago: float = 1.0) -> None:
         """As if the holder had not renewed it: it has been lapsed for `ago` seconds."""
-        keeper.discard(token)
+        renewer.discard(token)
         self.raw.zadd(self.key("h:", name), {token: (time.time() - ago) * 1000})
 
     def wipe(self) -> None:

@@ -5,12 +5,12 @@ import os
 import pytest
 
 from celery_locks import Conflict, Holder, LimitMismatch, LockConflict, LockUsageError
-from celery_locks.model import LockSpec
-from tests.contract.faces import Face
+from celery_locks.types import LockSpec
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 
 
-def test_acquire_gives_a_lease_and_then_none(face: Face, other: Face) -> None:
+def test_acquire_gives_a_lease_and_then_none(face: LeaseBackend, other: LeaseBackend) -> None:
     lease = face.acquire("a")
     assert lease.name == "a"
     assert lease.remaining > 0
@@ -18,12 +18,12 @@ def test_acquire_gives_a_lease_and_then_none(face: Face, other: Face) -> None:
     assert face.acquire("a") is None, "the same process is no exception"
 
 
-def test_acquire_of_another_name_is_free(face: Face) -> None:
+def test_acquire_of_another_name_is_free(face: LeaseBackend) -> None:
     assert face.acquire("a")
     assert face.acquire("b")
 
 
-def test_try_acquire_tells_who_holds_it(face: Face, other: Face) -> None:
+def test_try_acquire_tells_who_holds_it(face: LeaseBackend, other: LeaseBackend) -> None:
     lease = face.acquire(
         "a",
         ttl=20,
@@ -44,21 +44,21 @@ def test_try_acquire_tells_who_holds_it(face: Face, other: Face) -> None:
     assert holder.ttl == 20
 
 
-def test_hold_holds_while_the_block_runs(face: Face, other: Face) -> None:
+def test_hold_holds_while_the_block_runs(face: LeaseBackend, other: LeaseBackend) -> None:
     with face.hold("a") as lease:
         assert other.is_locked("a")
         lease.check()
     assert not other.is_locked("a")
 
 
-def test_hold_releases_when_the_block_raises(face: Face) -> None:
+def test_hold_releases_when_the_block_raises(face: LeaseBackend) -> None:
     with pytest.raises(KeyError):
         with face.hold("a"):
             raise KeyError("x")
     assert not face.is_locked("a")
 
 
-def test_hold_raises_a_conflict_with_the_holder(face: Face, other: Face) -> None:
+def test_hold_raises_a_conflict_with_the_holder(face: LeaseBackend, other: LeaseBackend) -> None:
     """Who reads the message must see where to look."""
     with face.hold("a") as lease:
         with pytest.raises(LockConflict) as caught:
@@ -71,14 +71,14 @@ def test_hold_raises_a_conflict_with_the_holder(face: Face, other: Face) -> None
     assert f"pid {os.getpid()}" in str(caught.value)
 
 
-def test_hold_that_is_not_required_yields_none(face: Face, other: Face) -> None:
+def test_hold_that_is_not_required_yields_none(face: LeaseBackend, other: LeaseBackend) -> None:
     with face.hold("a"):
         with other.hold("a", required=False) as nothing:
             assert nothing is None
         assert face.is_locked("a"), "leaving the empty block freed somebody else's lock"
 
 
-def test_release_is_idempotent(face: Face, other: Face) -> None:
+def test_release_is_idempotent(face: LeaseBackend, other: LeaseBackend) -> None:
     lease = face.acquire("a")
     assert face.release(lease) is True
     taken = other.acquire("a")
@@ -87,7 +87,7 @@ def test_release_is_idempotent(face: Face, other: Face) -> None:
     assert other.is_locked("a")
 
 
-def test_release_frees_only_its_own(face: Face, other: Face, place: Place) -> None:
+def test_release_frees_only_its_own(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
     """It lapsed and somebody else has it now: the late release must not free theirs."""
     late = face.acquire("a")
     place.lapse("a", late.token)
@@ -97,7 +97,7 @@ def test_release_frees_only_its_own(face: Face, other: Face, place: Place) -> No
     assert [h.token for h in other.holders("a")] == [current.token]
 
 
-def test_release_of_a_lapsed_but_untaken_lock_frees_it(face: Face, place: Place) -> None:
+def test_release_of_a_lapsed_but_untaken_lock_frees_it(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     place.lapse("a", lease.token)
     assert face.release(lease) is True
@@ -107,16 +107,16 @@ def test_release_of_a_lapsed_but_untaken_lock_frees_it(face: Face, place: Place)
 def test_acquire_twice_with_one_token_gives_one_fence(place: Place) -> None:
     """The reply was lost and the call sent again: the same lease, not an orphan."""
     locks = place.locks()
-    call = locks.verbs.acquire(LockSpec("a", 20), "token", Holder())
+    call = locks.commands.acquire(LockSpec("a", 20), "token", Holder())
     fence = locks.perform(call)
     before = place.content()
     assert locks.perform(call) == fence
     assert place.content().keys() == before.keys()
-    assert locks.perform(locks.verbs.release("a", "token"))
+    assert locks.perform(locks.commands.release("a", "token"))
     assert not locks.is_locked("a")
 
 
-def test_fence_rises_strictly(face: Face, other: Face, place: Place) -> None:
+def test_fence_rises_strictly(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
     """Also when the server forgets everything in between."""
     fences = []
     for turn in range(30):
@@ -146,7 +146,7 @@ def test_fence_rises_even_if_the_servers_clock_went_back(place: Place) -> None:
     second.release()
 
 
-def test_limit_admits_so_many_and_no_more(face: Face, other: Face) -> None:
+def test_limit_admits_so_many_and_no_more(face: LeaseBackend, other: LeaseBackend) -> None:
     leases = [face.acquire("s", limit=3) for _ in range(3)]
     assert all(leases)
     conflict = other.try_acquire("s", limit=3)
@@ -160,7 +160,7 @@ def test_limit_admits_so_many_and_no_more(face: Face, other: Face) -> None:
     assert (info.limit, len(info.holders)) == (3, 3)
 
 
-def test_limit_room_of_a_lapsed_holder_is_used(face: Face, place: Place) -> None:
+def test_limit_room_of_a_lapsed_holder_is_used(face: LeaseBackend, place: Place) -> None:
     first, second = face.acquire("s", limit=2), face.acquire("s", limit=2)
     place.lapse("s", first.token)
     third = face.acquire("s", limit=2)
@@ -170,7 +170,7 @@ def test_limit_room_of_a_lapsed_holder_is_used(face: Face, place: Place) -> None
 
 @pytest.mark.parametrize(("held", "asked"), [(1, 2), (2, 1), (3, 4)])
 def test_limit_unlike_the_held_one_is_refused(
-    face: Face, other: Face, place: Place, held: int, asked: int
+    face: LeaseBackend, other: LeaseBackend, place: Place, held: int, asked: int
 ) -> None:
     """Two limits on one name would admit more than one side believes."""
     assert face.acquire("s", limit=held)
@@ -182,7 +182,7 @@ def test_limit_unlike_the_held_one_is_refused(
     assert place.content() == before
 
 
-def test_limit_may_change_once_nobody_holds_it(face: Face, place: Place) -> None:
+def test_limit_may_change_once_nobody_holds_it(face: LeaseBackend, place: Place) -> None:
     face.release(face.acquire("s", limit=2))
     lapsed = face.acquire("s", limit=3)
     place.lapse("s", lapsed.token)
@@ -202,14 +202,14 @@ def test_limit_may_change_once_nobody_holds_it(face: Face, place: Place) -> None
     ],
 )
 def test_acquire_refuses_bad_input_and_takes_nothing(
-    face: Face, place: Place, name: str, asked: dict[str, float]
+    face: LeaseBackend, place: Place, name: str, asked: dict[str, float]
 ) -> None:
     with pytest.raises(LockUsageError):
         face.acquire(name, **asked)
     assert place.keys() == set()
 
 
-def test_scripts_are_reloaded_when_the_server_lost_them(face: Face, place: Place) -> None:
+def test_scripts_are_reloaded_when_the_server_lost_them(face: LeaseBackend, place: Place) -> None:
     place.script_flush()
     lease = face.acquire("a")
     place.script_flush()

@@ -90,18 +90,20 @@ def test_buffer_that_blocks_refuses_a_coroutine() -> None:
 
 def test_buffer_awaits_on_ready(place: Place) -> None:
     """Never awaited, it would tell nobody that there is work."""
-    told: list[str] = []
+    describe_entry: list[str] = []
 
     async def ready(user: str) -> None:
         await asyncio.sleep(0)
-        told.append(user)
+        describe_entry.append(user)
 
     async def test(locks: AsyncLocks) -> None:
         await AsyncBuffer(locks, "memory", threshold=2, on_ready=ready).push("ann", 1)
-        assert told == []
+        assert describe_entry == []
         await AsyncBuffer(locks, "memory", threshold=2, on_ready=ready).push("ann", 2)
-        await AsyncBuffer(locks, "memory", threshold=2, on_ready=told.append).push("ann", 3)
-        assert told == ["ann", "ann"]
+        await AsyncBuffer(locks, "memory", threshold=2, on_ready=describe_entry.append).push(
+            "ann", 3
+        )
+        assert describe_entry == ["ann", "ann"]
 
     in_loop(place, test)
 

@@ -15,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_locks import AsyncLocks, Conflict, Locks, LockUsageError
-from celery_locks.store.redis import RedisStore
-from celery_locks.store.verbs import Verbs
-from tests.contract.faces import AsyncFace, Face, SyncFace
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.redis_store import RedisStore
+from tests.contract.faces import AsyncFace, LeaseBackend, SyncFace
 from tests.contract.test_line import in_line
 
 Fixture = Callable[[str], Any]
@@ -46,7 +46,7 @@ def over_cluster(get: Fixture, module: Any, **options: Any) -> Any:
 MAKERS = [single, from_pool, over_sentinel, over_cluster]
 
 
-def lives(face: Face, other: Face, in_thread: Callable[..., Any]) -> None:
+def lives(face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]) -> None:
     """The life of a lock in short: taken, refused, waited for, renewed, seen, given back."""
     lease = face.acquire("client", ttl=20)
     assert isinstance(other.try_acquire("client"), Conflict)
@@ -155,8 +155,8 @@ def test_database_of_the_client_is_used(valkey: Any) -> None:
 
 def test_cluster_spreads_its_locks(cluster: Any) -> None:
     locks = Locks.from_url(cluster.url, prefix="spread")
-    assert len(locks.verbs.roots) == 16
-    owners = {cluster.owner_of(root).port for root in locks.verbs.roots}
+    assert len(locks.commands.roots) == 16
+    owners = {cluster.owner_of(root).port for root in locks.commands.roots}
     assert owners == {node.port for node in cluster.primaries}
     leases = [locks.acquire(f"n{i}") for i in range(40)]
     for node in cluster.primaries:
@@ -169,8 +169,8 @@ def test_cluster_spreads_its_locks(cluster: Any) -> None:
 def test_clients_own_retries_and_timeouts_are_not_taken_over(valkey: Any) -> None:
     client = valkey.client(socket_timeout=77, retry=Retry(NoBackoff(), 9))
     store = RedisStore.from_client(client, "x")
-    assert "socket_timeout" not in store.site.kwargs
-    assert "retry" not in store.site.kwargs
+    assert "socket_timeout" not in store.server.kwargs
+    assert "retry" not in store.server.kwargs
     client.close()
 
 
@@ -183,4 +183,4 @@ def test_layout_is_checked_where_it_is_written(valkey: Any) -> None:
         Locks.from_url(valkey.url, ttl=0.5)
     with pytest.raises(LockUsageError, match="redis-py client"):
         Locks(object())
-    assert len(Verbs("x", 3).roots) == 3
+    assert len(LockCommands("x", 3).roots) == 3

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, LockConflict, LockDeadlock, LockEvent, subscribe
-from celery_locks.flows import REPOLL
-from tests.contract.faces import Face
+from celery_locks.core.operations import REPOLL
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 from tests.support.waiting import wait_until
 
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 LONG = 50.0
 
 
-def in_line(face: Face, name: str, count: int = 1) -> None:
+def in_line(face: LeaseBackend, name: str, count: int = 1) -> None:
     def waiting() -> bool:
         info = face.info(name)
         return info is not None and len(info.waiters) == count
@@ -25,7 +25,7 @@ def in_line(face: Face, name: str, count: int = 1) -> None:
     wait_until(waiting, what=f"{count} waiters on {name}")
 
 
-def hold_all(face: Face, *names: str, **asked: Any) -> list[str]:
+def hold_all(face: LeaseBackend, *names: str, **asked: Any) -> list[str]:
     """Acquire them one after the other, waiting for each, and release them all."""
     with ExitStack() as stack:
         for name in names:
@@ -34,7 +34,7 @@ def hold_all(face: Face, *names: str, **asked: Any) -> list[str]:
 
 
 def test_two_that_wait_for_each_other_are_told(
-    face: Face, other: Face, in_thread: Callable[..., Any], place: Place
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any], place: Place
 ) -> None:
     """The second to wait is raised in, at once; the first gets what it waits for."""
     with face.hold("a"):
@@ -52,7 +52,7 @@ def test_two_that_wait_for_each_other_are_told(
 
 
 def test_three_in_a_ring_are_told(
-    face: Face, other: Face, in_thread: Callable[..., Any], place: Place
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any], place: Place
 ) -> None:
     with face.hold("a"):
         others = [in_thread(hold_all, other, "c", "a")]
@@ -67,12 +67,12 @@ def test_three_in_a_ring_are_told(
 
 
 def test_both_at_once_raise_in_one_of_them(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """Neither none nor both: the last in line gives way, and the other one gets its lock."""
     barrier_names = ["a", "b"]
 
-    def visit(chosen: Face, mine: str, theirs: str) -> str:
+    def visit(chosen: LeaseBackend, mine: str, theirs: str) -> str:
         with chosen.hold(mine, wait=LONG):
             wait_until(lambda: all(face.is_locked(n) for n in barrier_names), what="both held")
             try:
@@ -87,7 +87,7 @@ def test_both_at_once_raise_in_one_of_them(
         assert sorted(answers) == ["deadlock", "got"]
 
 
-def test_waiting_for_ones_own_lock_is_told(face: Face, place: Place) -> None:
+def test_waiting_for_ones_own_lock_is_told(face: LeaseBackend, place: Place) -> None:
     """It can never end, and the text says what to do."""
     with face.hold("a"):
         began = time.monotonic()
@@ -105,7 +105,7 @@ def test_waiting_for_ones_own_lock_is_told(face: Face, place: Place) -> None:
     assert place.keys() <= {"fence"}
 
 
-def test_conflict_with_oneself_says_so(face: Face) -> None:
+def test_conflict_with_oneself_says_so(face: LeaseBackend) -> None:
     """Without waiting too: a reader of the log looks for another process otherwise."""
     with face.hold("a"):
         with pytest.raises(LockConflict, match="reentrant=True"), face.hold("a"):
@@ -116,7 +116,7 @@ def test_conflict_with_oneself_says_so(face: Face) -> None:
 
 
 def test_conflict_with_others_does_not_say_so(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     with face.hold("a"):
         conflict = in_thread(other.try_acquire, "a").result()
@@ -124,7 +124,7 @@ def test_conflict_with_others_does_not_say_so(
     assert "reentrant" not in str(conflict)
 
 
-def test_reentrant_enters_what_a_plain_hold_has(face: Face) -> None:
+def test_reentrant_enters_what_a_plain_hold_has(face: LeaseBackend) -> None:
     """As the text of the deadlock promises, waiting or not."""
     with face.hold("a") as outer:
         with face.hold("a", reentrant=True) as inner:
@@ -150,7 +150,7 @@ def test_reentrant_enters_what_another_object_holds_for_this_thread(place: Place
 
 
 def test_a_lease_that_may_be_passed_on_is_no_deadlock(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """Slots acquired in a loop and released by workers are a usual pattern."""
     lease = face.acquire("a", ttl=60)
@@ -161,7 +161,7 @@ def test_a_lease_that_may_be_passed_on_is_no_deadlock(
 
 
 def test_a_semaphore_is_no_deadlock_while_one_slot_can_come_free(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """Only if every slot is held by somebody who waits for us."""
     free = face.acquire("s", limit=2, ttl=60)
@@ -175,13 +175,13 @@ def test_a_semaphore_is_no_deadlock_while_one_slot_can_come_free(
     first.result(timeout=30)
 
 
-def hold_both(face: Face) -> None:
+def hold_both(face: LeaseBackend) -> None:
     with face.hold("s", limit=2, wait=LONG), face.hold("a", wait=LONG):
         pass
 
 
 def test_a_semaphore_whose_holders_all_wait_for_us_is_a_deadlock(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     with face.hold("a"):
         holders = [in_thread(hold_both, other) for _ in range(2)]
@@ -194,7 +194,7 @@ def test_a_semaphore_whose_holders_all_wait_for_us_is_a_deadlock(
 
 
 def test_a_wait_for_one_who_waits_for_others_is_no_deadlock(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """A chain is not a ring: it ends when its last link runs on."""
     last = face.acquire("c", ttl=60)
@@ -209,7 +209,7 @@ def test_a_wait_for_one_who_waits_for_others_is_no_deadlock(
 
 
 def test_a_wait_that_has_ended_does_not_count(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """Its patience is over, it goes on and releases: there is nothing to be told of."""
 
@@ -234,8 +234,8 @@ def test_deadlock_over_several_shards(
 ) -> None:
     """Shards cannot be read at one moment; the answer is the same."""
     face, other = place.face(kind, shards=16), place.face(kind, shards=16)
-    verbs = place.locks(shards=16).verbs
-    assert verbs.root("a") != verbs.root("b")
+    commands = place.locks(shards=16).commands
+    assert commands.root("a") != commands.root("b")
     with face.hold("a"):
         first = in_thread(hold_all, other, "b", "a")
         in_line(face, "a")
@@ -245,7 +245,7 @@ def test_deadlock_over_several_shards(
 
 
 def test_deadlock_is_told_as_an_event(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     heard: list[LockEvent] = []
     unsubscribe = subscribe(heard.append)
@@ -254,12 +254,12 @@ def test_deadlock_is_told_as_an_event(
             pass
     finally:
         unsubscribe()
-    [told] = [event for event in heard if event.kind == "deadlock"]
-    assert told.name == "a"
-    assert "reentrant=True" in told.detail["why"]
+    [describe_entry] = [event for event in heard if event.kind == "deadlock"]
+    assert describe_entry.name == "a"
+    assert "reentrant=True" in describe_entry.detail["why"]
 
 
-def test_holder_that_is_given_has_no_owner(face: Face) -> None:
+def test_holder_that_is_given_has_no_owner(face: LeaseBackend) -> None:
     """Who says who it is may hold it for somebody else."""
     with face.hold("a", holder=Holder(task_id="t", host="h")):
         [holder] = face.holders("a")

@@ -6,9 +6,9 @@ import pytest
 import time_machine
 
 from celery_locks import ForeignData, Holder, LeaseLost, admin
-from celery_locks.keeper import keeper
-from celery_locks.model import LockSpec
-from tests.contract.faces import Face
+from celery_locks.core.renewer import renewer
+from celery_locks.types import LockSpec
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import FakePlace, Place
 
 NAMES = [
@@ -27,7 +27,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[1:20])
-def test_name_of_any_spelling(face: Face, place: Place, name: str) -> None:
+def test_name_of_any_spelling(face: LeaseBackend, place: Place, name: str) -> None:
     lease = face.acquire(name)
     neighbour = face.acquire(name[:-1] + "!")
     assert face.acquire(name) is None
@@ -42,7 +42,9 @@ def test_name_of_any_spelling(face: Face, place: Place, name: str) -> None:
     assert place.keys() == {"fence"}
 
 
-def test_nothing_is_left_but_the_fence(face: Face, other: Face, place: Place) -> None:
+def test_nothing_is_left_but_the_fence(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     ours = [face.acquire(f"n{i}", limit=2) for i in range(20)]
     theirs = [other.acquire(f"n{i}", limit=2, reentrant=True) for i in range(20)]
     assert other.acquire("n0", limit=2, wait=0.05) is None
@@ -57,15 +59,15 @@ def test_lapsed_names_are_forgotten_bit_by_bit(place: Place) -> None:
     locks = place.locks(shards=1)
     old = (time.time() - 61) * 1000
     for i in range(4):
-        locks.perform(locks.verbs.acquire(LockSpec(f"old{i}"), f"t{i}", Holder()))
-        locks.perform(locks.verbs.acquire(LockSpec(f"old{i}"), f"w{i}", Holder(), alive=1))
-    root = locks.verbs.root("")
+        locks.perform(locks.commands.acquire(LockSpec(f"old{i}"), f"t{i}", Holder()))
+        locks.perform(locks.commands.acquire(LockSpec(f"old{i}"), f"w{i}", Holder(), alive=1))
+    root = locks.commands.root("")
     for i in range(4):
         place.raw.zadd(f"{root}h:old{i}", {f"t{i}": old})
         place.raw.zadd(f"{root}index", {f"old{i}": old})
     for i in range(2):
-        locks.perform(locks.verbs.acquire(LockSpec(f"new{i}"), f"n{i}", Holder()))
-        locks.perform(locks.verbs.release(f"new{i}", f"n{i}"))
+        locks.perform(locks.commands.acquire(LockSpec(f"new{i}"), f"n{i}", Holder()))
+        locks.perform(locks.commands.release(f"new{i}", f"n{i}"))
     assert place.keys() == {"fence"}
 
 
@@ -74,8 +76,8 @@ def test_lapsed_name_can_be_revived_until_it_is_forgotten(place: Place) -> None:
     lease = locks.acquire("kept")
     assert lease
     recent = (time.time() - 50) * 1000
-    place.raw.zadd(f"{locks.verbs.root('')}h:kept", {lease.token: recent})
-    place.raw.zadd(f"{locks.verbs.root('')}index", {"kept": recent})
+    place.raw.zadd(f"{locks.commands.root('')}h:kept", {lease.token: recent})
+    place.raw.zadd(f"{locks.commands.root('')}index", {"kept": recent})
     fresh = locks.acquire("fresh")
     assert fresh
     lease.renew()
@@ -90,20 +92,22 @@ def test_a_minute_after_all_holders_died_one_acquire_clears_up() -> None:
     place = FakePlace()
     locks = place.locks()
     with time_machine.travel(1_800_000_000, tick=False) as clock:
-        locks.perform(locks.verbs.acquire(LockSpec("dead", 30), "t", Holder()))
+        locks.perform(locks.commands.acquire(LockSpec("dead", 30), "t", Holder()))
         clock.shift(89)
-        locks.perform(locks.verbs.acquire(LockSpec("x"), "x", Holder()))
+        locks.perform(locks.commands.acquire(LockSpec("x"), "x", Holder()))
         left = place.keys()
         assert "h:dead" in left
         clock.shift(1.001)
-        locks.perform(locks.verbs.acquire(LockSpec("y"), "y", Holder()))
+        locks.perform(locks.commands.acquire(LockSpec("y"), "y", Holder()))
         assert place.keys() == {"fence", "index", "records", "h:x", "h:y"}
     place.close()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("what", ["h:", "index", "records", "fence"])
-def test_foreign_data_is_reported_and_left_alone(face: Face, place: Place, what: str) -> None:
+def test_foreign_data_is_reported_and_left_alone(
+    face: LeaseBackend, place: Place, what: str
+) -> None:
     key = place.key(what, "a")
     place.raw.lpush(key, "theirs")
     with pytest.raises(ForeignData, match="left alone"):
@@ -115,7 +119,7 @@ def test_foreign_data_is_reported_and_left_alone(face: Face, place: Place, what:
     assert face.acquire("a"), "the refused call took it all the same"
 
 
-def test_lock_overwritten_by_others_is_lost(face: Face, place: Place) -> None:
+def test_lock_overwritten_by_others_is_lost(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a", ttl=2)
     key = place.key("h:", "a")
     place.raw.set(key, "theirs")
@@ -124,12 +128,12 @@ def test_lock_overwritten_by_others_is_lost(face: Face, place: Place) -> None:
     with pytest.raises(ForeignData):
         face.release(lease)
     assert place.raw.get(key) == b"theirs"
-    keeper._debts.pop(lease.token, None)
+    renewer._pending_releases.pop(lease.token, None)
 
 
 def test_lapsed_foreign_name_is_forgotten_but_not_deleted(place: Place) -> None:
     locks = place.locks(shards=1)
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     place.raw.zadd(f"{root}index", {"theirs": (time.time() - 61) * 1000})
     place.raw.set(f"{root}h:theirs", "theirs")
     lease = locks.acquire("a")

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from celery_locks import LeaseLost, LockEvent, State, admin, subscribe
-from celery_locks.keeper import keeper
-from celery_locks.store.verbs import Renewal
-from tests.contract.faces import Face
+from celery_locks.core.renewer import renewer
+from celery_locks.store.commands.locks import Renewal
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 from tests.support.waiting import wait_until
 
 
-def test_ttl_keeps_its_fraction(face: Face) -> None:
+def test_ttl_keeps_its_fraction(face: LeaseBackend) -> None:
     """A ttl of 1.9 s that became 1 s would lapse between two renewals."""
     face.acquire("a", ttl=1.9)
     info = face.info("a")
@@ -23,7 +23,7 @@ def test_ttl_keeps_its_fraction(face: Face) -> None:
     assert 1.5 < info.remaining < 1.901
 
 
-def test_renew_sets_the_ttl_and_does_not_add_it(face: Face) -> None:
+def test_renew_sets_the_ttl_and_does_not_add_it(face: LeaseBackend) -> None:
     lease = face.acquire("a", ttl=60)
     for ttl in (90.5, 90.5, 20.25, 20.25):
         face.renew(lease, ttl)
@@ -37,7 +37,7 @@ def test_renew_sets_the_ttl_and_does_not_add_it(face: Face) -> None:
     assert lease.remaining < 20.25
 
 
-def test_renew_to_a_shorter_ttl_shortens_the_holders_trust(face: Face) -> None:
+def test_renew_to_a_shorter_ttl_shortens_the_holders_trust(face: LeaseBackend) -> None:
     """The holder must not believe in 30 s that the store has forgotten after one."""
     lease = face.acquire("a", ttl=30)
     face.renew(lease, 2)
@@ -46,14 +46,14 @@ def test_renew_to_a_shorter_ttl_shortens_the_holders_trust(face: Face) -> None:
     assert lease.remaining < info.remaining < 2.001
 
 
-def test_lease_is_renewed_by_itself(face: Face) -> None:
+def test_lease_is_renewed_by_itself(face: LeaseBackend) -> None:
     lease = face.acquire("a", ttl=2)
     wait_until(lambda: lease.renewals >= 2, what="two renewals")
     assert lease.state is State.HELD
     assert face.is_locked("a")
 
 
-def test_lapsed_lease_that_nobody_took_is_revived(face: Face, place: Place) -> None:
+def test_lapsed_lease_that_nobody_took_is_revived(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     place.lapse("a", lease.token)
     assert not face.is_locked("a")
@@ -61,9 +61,11 @@ def test_lapsed_lease_that_nobody_took_is_revived(face: Face, place: Place) -> N
     assert [h.token for h in face.holders("a")] == [lease.token]
 
 
-def test_lapsed_lease_that_was_taken_is_lost(face: Face, other: Face, place: Place) -> None:
-    told: list[Any] = []
-    lease = face.acquire("a", on_lost=lambda lease, error: told.append((lease, error)))
+def test_lapsed_lease_that_was_taken_is_lost(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
+    describe_entry: list[Any] = []
+    lease = face.acquire("a", on_lost=lambda lease, error: describe_entry.append((lease, error)))
     place.lapse("a", lease.token)
     assert other.acquire("a")
     with pytest.raises(LeaseLost, match="no longer has it"):
@@ -71,10 +73,10 @@ def test_lapsed_lease_that_was_taken_is_lost(face: Face, other: Face, place: Pla
     with pytest.raises(LeaseLost):
         lease.check()
     assert lease.state is State.LOST
-    assert [(one, error.name) for one, error in told] == [(lease, "a")]
+    assert [(one, error.name) for one, error in describe_entry] == [(lease, "a")]
 
 
-def test_wiped_store_makes_the_lease_lost(face: Face, place: Place) -> None:
+def test_wiped_store_makes_the_lease_lost(face: LeaseBackend, place: Place) -> None:
     """Told by the keeper, not only when asked; and the renewal does not make the lock anew."""
     lost = threading.Event()
     face.acquire("a", ttl=2, on_lost=lambda *_: lost.set())
@@ -83,7 +85,7 @@ def test_wiped_store_makes_the_lease_lost(face: Face, place: Place) -> None:
     assert not face.is_locked("a")
 
 
-def test_hold_raises_a_loss_at_its_end(face: Face, place: Place) -> None:
+def test_hold_raises_a_loss_at_its_end(face: LeaseBackend, place: Place) -> None:
     with pytest.raises(LeaseLost):
         with face.hold("a") as lease:
             place.wipe()
@@ -91,10 +93,10 @@ def test_hold_raises_a_loss_at_its_end(face: Face, place: Place) -> None:
                 face.renew(lease)
 
 
-def test_late_renewal_does_not_make_the_lock_anew(face: Face, place: Place) -> None:
+def test_late_renewal_does_not_make_the_lock_anew(face: LeaseBackend, place: Place) -> None:
     locks = place.locks()
     lease = face.acquire("a")
-    late = locks.verbs.renew([Renewal("a", lease.token, 30)], 1)
+    late = locks.commands.renew([Renewal("a", lease.token, 30)], 1)
     face.release(lease)
     assert locks.perform(late) == {lease.token}
     assert place.keys() == {"fence"}
@@ -105,28 +107,28 @@ def test_renewing_many_says_which_are_lost(place: Place) -> None:
     leases = [locks.acquire(f"n{i}") for i in range(20)]
     gone = {lease.token for lease in leases[::3] if lease and lease.release()}
     batch = [Renewal(lease.name, lease.token, 30) for lease in leases if lease]
-    assert locks.perform(locks.verbs.renew(batch, 1)) == gone
+    assert locks.perform(locks.commands.renew(batch, 1)) == gone
     for lease in leases:
         assert lease
         lease.release()
 
 
 def test_at_least_keeps_the_lock_taken_after_an_early_release(
-    face: Face, other: Face, place: Place
+    face: LeaseBackend, other: LeaseBackend, place: Place
 ) -> None:
     lease = face.acquire("a", ttl=30, at_least=0.6)
     assert face.release(lease) is True
     assert lease.state is State.RELEASED
     assert other.acquire("a") is None
     locks = place.locks()
-    assert locks.perform(locks.verbs.renew([Renewal("a", lease.token, 30)], 1)) == {lease.token}
+    assert locks.perform(locks.commands.renew([Renewal("a", lease.token, 30)], 1)) == {lease.token}
     info = other.info("a")
     assert info
     assert info.remaining < 0.601, "a late renewal lengthened it"
     assert wait_until(lambda: other.acquire("a"), deadline=5, what="at_least to pass")
 
 
-def test_at_least_that_is_over_changes_nothing(face: Face, place: Place) -> None:
+def test_at_least_that_is_over_changes_nothing(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a", at_least=0.05)
     wait_until(lambda: lease.held_for > 0.06)
     face.release(lease)
@@ -134,7 +136,7 @@ def test_at_least_that_is_over_changes_nothing(face: Face, place: Place) -> None
 
 
 def test_at_least_gives_way_to_a_waiter_when_it_is_over(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     lease = face.acquire("a", at_least=0.4)
     waiter = in_thread(other.acquire, "a", wait=5)
@@ -142,7 +144,7 @@ def test_at_least_gives_way_to_a_waiter_when_it_is_over(
     assert waiter.result().fence > lease.fence
 
 
-def test_reentrant_is_counted(face: Face, other: Face) -> None:
+def test_reentrant_is_counted(face: LeaseBackend, other: LeaseBackend) -> None:
     with face.hold("a", reentrant=True) as outer:
         with face.hold("a", reentrant=True) as inner:
             assert inner is outer
@@ -152,19 +154,19 @@ def test_reentrant_is_counted(face: Face, other: Face) -> None:
     assert not other.is_locked("a")
 
 
-def test_reentrant_is_asked_for_each_time(face: Face) -> None:
+def test_reentrant_is_asked_for_each_time(face: LeaseBackend) -> None:
     with face.hold("a", reentrant=True):
         assert face.acquire("a") is None
 
 
 def test_reentrant_is_not_shared_with_other_threads_or_tasks(
-    face: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     with face.hold("a", reentrant=True):
         assert in_thread(face.acquire, "a", reentrant=True).result() is None
 
 
-def test_reentrant_is_not_inherited_by_the_next_thread(face: Face) -> None:
+def test_reentrant_is_not_inherited_by_the_next_thread(face: LeaseBackend) -> None:
     """The system gives the ident of a thread that ended to the next one."""
     answers: list[Any] = []
     for _ in range(10):
@@ -174,7 +176,7 @@ def test_reentrant_is_not_inherited_by_the_next_thread(face: Face) -> None:
     assert [bool(answer) for answer in answers] == [True] + [False] * 9
 
 
-def test_reentrant_lease_that_was_lost_is_not_entered(face: Face, place: Place) -> None:
+def test_reentrant_lease_that_was_lost_is_not_entered(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a", reentrant=True)
     place.wipe()
     with pytest.raises(LeaseLost):
@@ -186,7 +188,7 @@ def test_reentrant_lease_that_was_lost_is_not_entered(face: Face, place: Place) 
     assert face.acquire("a", reentrant=True) is again
 
 
-def test_info_of_a_free_lock_is_none(face: Face) -> None:
+def test_info_of_a_free_lock_is_none(face: LeaseBackend) -> None:
     assert face.info("a") is None
     assert face.holders("a") == ()
     assert face.is_locked("a") is False
@@ -194,14 +196,14 @@ def test_info_of_a_free_lock_is_none(face: Face) -> None:
     assert face.info("a") is None
 
 
-def test_info_leaves_the_lapsed_out(face: Face, place: Place) -> None:
+def test_info_leaves_the_lapsed_out(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     place.lapse("a", lease.token)
     assert face.info("a") is None
     assert list(admin.list_locks(place.locks())) == []
 
 
-def test_events_tell_the_life_of_a_lock(face: Face, other: Face) -> None:
+def test_events_tell_the_life_of_a_lock(face: LeaseBackend, other: LeaseBackend) -> None:
     seen: list[LockEvent] = []
     unsubscribe = subscribe(seen.append)
     try:
@@ -215,7 +217,7 @@ def test_events_tell_the_life_of_a_lock(face: Face, other: Face) -> None:
     assert {event.fence for event in seen if event.kind != "conflict"} == {lease.fence}
 
 
-def test_close_keeps_what_is_held(face: Face, place: Place, kind: str) -> None:
+def test_close_keeps_what_is_held(face: LeaseBackend, place: Place, kind: str) -> None:
     locks = place.face(kind)
     lease = locks.acquire("closing", ttl=2)
     if kind == "sync":
@@ -223,4 +225,4 @@ def test_close_keeps_what_is_held(face: Face, place: Place, kind: str) -> None:
     renewed = lease.renewals
     wait_until(lambda: lease.renewals > renewed, what="a renewal after close")
     assert face.is_locked("closing")
-    keeper.discard(lease.token)
+    renewer.discard(lease.token)

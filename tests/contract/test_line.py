@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin
-from celery_locks.model import LockSpec
-from tests.contract.faces import Face
+from celery_locks.types import LockSpec
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 from tests.support.waiting import wait_until
 
 
-def waiters(face: Face, name: str) -> int:
+def waiters(face: LeaseBackend, name: str) -> int:
     info: LockInfo | None = face.info(name)
     return len(info.waiters) if info else 0
 
 
-def in_line(face: Face, name: str, count: int) -> None:
+def in_line(face: LeaseBackend, name: str, count: int) -> None:
     wait_until(lambda: waiters(face, name) == count, what=f"{count} waiters on {name}")
 
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_woken_by_the_release(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     lease = face.acquire("a", ttl=60)
     waiter = in_thread(other.acquire, "a", wait=60, ttl=60)
@@ -41,7 +41,7 @@ def test_wait_is_woken_by_the_release(
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_woken_a_second_time_on_the_same_connection(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     """The second wait finds the mailbox open and asks in one round trip less."""
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_wait_is_woken_a_second_time_on_the_same_connection(
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_first_come_first_served(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     order: list[int] = []
 
@@ -75,14 +75,16 @@ def test_wait_is_first_come_first_served(
     assert fences == sorted(fences)
 
 
-def test_wait_of_zero_is_no_wait(face: Face, other: Face, place: Place) -> None:
+def test_wait_of_zero_is_no_wait(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
     face.acquire("a")
     before = place.content()
     assert other.acquire("a", wait=0) is None
     assert place.content() == before
 
 
-def test_wait_that_times_out_leaves_the_line(face: Face, other: Face, place: Place) -> None:
+def test_wait_that_times_out_leaves_the_line(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     face.acquire("a", ttl=60)
     before = place.content()
     for _ in range(2):
@@ -98,7 +100,9 @@ def test_wait_that_times_out_leaves_the_line(face: Face, other: Face, place: Pla
         assert after.keys() == before.keys()
 
 
-def test_wait_gets_a_lock_whose_holder_vanished(face: Face, other: Face, place: Place) -> None:
+def test_wait_gets_a_lock_whose_holder_vanished(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     """Nobody releases it and nobody wakes the waiter: it looks again when the lease lapses."""
     lease = face.acquire("a", ttl=60)
     place.lapse("a", lease.token, ago=-0.5)
@@ -109,7 +113,7 @@ def test_wait_gets_a_lock_whose_holder_vanished(face: Face, other: Face, place: 
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_on_a_semaphore_fills_each_free_slot(
-    face: Face, other: Face, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
 ) -> None:
     leases = [face.acquire("s", limit=2, ttl=60) for _ in range(2)]
     waiting = []
@@ -128,15 +132,15 @@ def test_wait_on_a_semaphore_fills_each_free_slot(
 
 
 def test_waiter_who_died_does_not_block_the_line(
-    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
 ) -> None:
     """A ticket whose process listens no more, or has not asked for too long, is passed over."""
     locks = place.locks()
     lease = face.acquire("a", ttl=60)
-    dead = locks.verbs.acquire(
+    dead = locks.commands.acquire(
         LockSpec("a"), "dead", Holder(), alive=60, channel=f"{place.prefix}:w:nobody"
     )
-    gone = locks.verbs.acquire(LockSpec("a"), "gone", Holder(), alive=0.001)
+    gone = locks.commands.acquire(LockSpec("a"), "gone", Holder(), alive=0.001)
     assert locks.perform(dead).position == 1
     assert locks.perform(gone).position == 2
     wait_until(lambda: waiters(face, "a") == 1, what="the second ticket to be out of date")
@@ -148,12 +152,12 @@ def test_waiter_who_died_does_not_block_the_line(
 
 
 def test_waiter_who_does_not_confirm_loses_its_turn(
-    face: Face, place: Place, in_thread: Callable[..., Any]
+    face: LeaseBackend, place: Place, in_thread: Callable[..., Any]
 ) -> None:
     """It was handed the lock and died: the next one gets it when the claim window is over."""
     locks = place.locks()
     lease = face.acquire("a", ttl=60)
-    silent = locks.verbs.acquire(LockSpec("a"), "silent", Holder(), alive=60)
+    silent = locks.commands.acquire(LockSpec("a"), "silent", Holder(), alive=60)
     assert locks.perform(silent).position == 1
     waiter = in_thread(face.acquire, "a", wait=30, ttl=60)
     in_line(face, "a", 2)
@@ -161,11 +165,13 @@ def test_waiter_who_does_not_confirm_loses_its_turn(
     assert waiter.result(timeout=20).fence > lease.fence
 
 
-def test_newcomer_does_not_overtake_the_line(face: Face, other: Face, place: Place) -> None:
+def test_newcomer_does_not_overtake_the_line(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     """The lock lapsed with somebody in line: who asks now gets a place behind them."""
     locks = place.locks()
     lease = face.acquire("a", ttl=60)
-    queued = locks.verbs.acquire(LockSpec("a"), "first", Holder(), alive=60)
+    queued = locks.commands.acquire(LockSpec("a"), "first", Holder(), alive=60)
     assert isinstance(locks.perform(queued), Conflict)
     place.lapse("a", lease.token)
     assert other.acquire("a") is None
@@ -175,13 +181,13 @@ def test_newcomer_does_not_overtake_the_line(face: Face, other: Face, place: Pla
 
 @pytest.mark.parametrize("asked", [1, 3])
 def test_newcomer_with_another_limit_is_refused_when_the_line_gets_the_slot(
-    face: Face, other: Face, place: Place, asked: int
+    face: LeaseBackend, other: LeaseBackend, place: Place, asked: int
 ) -> None:
     """Every holder lapsed, but one in line goes in with limit 2: the newcomer must hear of it."""
     locks = place.locks()
     for _ in range(2):
         assert face.acquire("s", limit=2)
-    queued = locks.verbs.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)
+    queued = locks.commands.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)
     assert isinstance(locks.perform(queued), Conflict)
     for holder in face.holders("s"):
         place.lapse("s", holder.token)
@@ -192,12 +198,12 @@ def test_newcomer_with_another_limit_is_refused_when_the_line_gets_the_slot(
     assert (info.limit, [h.token for h in info.holders], info.waiters) == (2, ["first"], ())
 
 
-def test_waiters_are_seen_in_their_order(face: Face, place: Place) -> None:
+def test_waiters_are_seen_in_their_order(face: LeaseBackend, place: Place) -> None:
     locks = place.locks()
     face.acquire("a", ttl=60)
     for who in ("one", "two", "three"):
         holder = Holder(task_id=who, task="t")
-        locks.perform(locks.verbs.acquire(LockSpec("a", 7), who, holder, alive=60))
+        locks.perform(locks.commands.acquire(LockSpec("a", 7), who, holder, alive=60))
     info = face.info("a")
     assert info
     assert [(w.token, w.task_id, w.ttl) for w in info.waiters] == [
@@ -209,7 +215,7 @@ def test_waiters_are_seen_in_their_order(face: Face, place: Place) -> None:
 
 @pytest.mark.usefixtures("without_repoll")
 def test_crowd_never_exceeds_the_limit(
-    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
 ) -> None:
     """Sixteen contenders on two faces; the count inside is taken by the test, not by the store."""
     inside: list[int] = []
@@ -259,11 +265,11 @@ async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
         await other.close()
 
 
-def test_first_in_line_takes_a_lapsed_lock_when_it_asks(face: Face, place: Place) -> None:
+def test_first_in_line_takes_a_lapsed_lock_when_it_asks(face: LeaseBackend, place: Place) -> None:
     """At once and for its whole ttl, not for the short time in which others would confirm."""
     locks = place.locks()
     lease = face.acquire("a", ttl=60)
-    asks = locks.verbs.acquire(LockSpec("a", 40), "first", Holder(), alive=60)
+    asks = locks.commands.acquire(LockSpec("a", 40), "first", Holder(), alive=60)
     assert isinstance(locks.perform(asks), Conflict)
     place.lapse("a", lease.token)
     assert locks.perform(asks) > lease.fence

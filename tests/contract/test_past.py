@@ -7,10 +7,10 @@ import pytest
 import time_machine
 
 from celery_locks import Holder, Locks, admin
-from celery_locks.lease import NOTED
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Besides, Mark, queued_token
-from tests.contract.faces import Face
+from celery_locks.core.lease import NOTED
+from celery_locks.store.commands.locks import QUEUED, AcquireExtras, Mark, reservation_token
+from celery_locks.types import LockSpec
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import FakePlace, Place
 
 TASK = Holder(task_id="j", task='shop.bïll "x" \\', worker="w", host="h", pid=7)
@@ -23,33 +23,33 @@ def locks(place: Place) -> Locks:
 
 def take(locks: Locks, name: str, token: str, holder: Holder = TASK, **how: Any) -> Any:
     spec = LockSpec(name, how.pop("ttl", 30.0), how.pop("limit", 1))
-    alive, besides = how.pop("alive", 0), Besides(**how)
-    return locks.perform(locks.verbs.acquire(spec, token, holder, alive=alive, besides=besides))
+    alive, extras = how.pop("alive", 0), AcquireExtras(**how)
+    return locks.perform(locks.commands.acquire(spec, token, holder, alive=alive, extras=extras))
 
 
 def age(place: Place, locks: Locks, token: str, seconds: float) -> None:
     """As if it had been granted so long ago."""
-    key = f"{locks.verbs.root('')}records"
+    key = f"{locks.commands.root('')}records"
     fence, since, rest = place.raw.hget(key, token).split(b" ", 2)
     since = int(since) - round(seconds * 1000)
     place.raw.hset(key, token, b"%s %d %s" % (fence, since, rest))
 
 
 def lapse(place: Place, locks: Locks, name: str, token: str, ago: float = 1.0) -> None:
-    key, moment = f"{locks.verbs.root('')}h:{name}", (time.time() - ago) * 1000
+    key, moment = f"{locks.commands.root('')}h:{name}", (time.time() - ago) * 1000
     place.raw.zadd(key, {token: moment})
-    place.raw.zadd(f"{locks.verbs.root('')}index", {name: moment})
+    place.raw.zadd(f"{locks.commands.root('')}index", {name: moment})
 
 
 def release(locks: Locks, name: str, token: str, past: str | None = "", **how: Any) -> Any:
-    return locks.perform(locks.verbs.release(name, token, past=past, **how))
+    return locks.perform(locks.commands.release(name, token, past=past, **how))
 
 
 def past(locks: Locks) -> list[tuple[str, str, str]]:
     return [(act.act, act.name, act.why) for act in admin.history(locks)]
 
 
-def test_hold_of_a_second_is_written_down_by_its_lease(face: Face, place: Place) -> None:
+def test_hold_of_a_second_is_written_down_by_its_lease(face: LeaseBackend, place: Place) -> None:
     """Both faces; and one that was short is not, nor does it leave anything."""
     short = face.acquire("short", holder=TASK)
     face.release(short)
@@ -101,14 +101,14 @@ def test_place_in_the_queue_is_no_hold(place: Place, locks: Locks) -> None:
     """Neither given back, nor taken over by its run, nor lapsed."""
     message = Holder(task_id="j", task="bill", retries=-1)
     for name in ("back", "begun", "beside" + QUEUED, "lapsed"):
-        token = queued_token(name)
+        token = reservation_token(name)
         take(locks, name, token, Holder(task_id=name, task="bill", retries=-1))
         age(place, locks, token, 100)
-    release(locks, "back", queued_token("back"))
+    release(locks, "back", reservation_token("back"))
     take(locks, "begun", "run", Holder(task_id="begun", task="bill"))
-    frees = ("beside" + QUEUED, queued_token("beside" + QUEUED))
+    frees = ("beside" + QUEUED, reservation_token("beside" + QUEUED))
     take(locks, "beside", "run2", Holder(task_id="beside", task="bill"), frees=frees)
-    lapse(place, locks, "lapsed", queued_token("lapsed"))
+    lapse(place, locks, "lapsed", reservation_token("lapsed"))
     assert take(locks, "lapsed", "other", message) > 0
     assert past(locks) == []
 
@@ -150,7 +150,7 @@ def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Lock
     lapse(place, locks, "dead", "t", ago=61)
     take(locks, "claim", "c")
     lapse(place, locks, "claim", "c", ago=61)
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     expiry = place.raw.zscore(f"{root}h:claim", "c")
     fence, _, rest = place.raw.hget(f"{root}records", "c").split(b" ", 2)
     place.raw.hset(f"{root}records", "c", b"%s %d %s" % (fence, expiry - 999, rest))
@@ -175,14 +175,14 @@ def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
     assert [act.act for act in acts] == ["held", "force_release", "held"]
     assert [act.held_for is None for act in acts] == [False, True, False]
     assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
-    assert "gave lock 'a' back after 4 min " in admin.told(acts[0])
-    assert "had lock 'a' for 8 min " in admin.told(acts[2])
-    assert admin.told(acts[2]).endswith(": process 7 died.")
+    assert "gave lock 'a' back after 4 min " in admin.describe_entry(acts[0])
+    assert "had lock 'a' for 8 min " in admin.describe_entry(acts[2])
+    assert admin.describe_entry(acts[2]).endswith(": process 7 died.")
     assert len(admin.history(locks, "a", limit=2)) == 2
 
 
 def test_past_keeps_the_last_thousand_or_so(place: Place, locks: Locks) -> None:
-    stream = f"{locks.verbs.root('')}past"
+    stream = f"{locks.commands.root('')}past"
     for number in range(1300):
         place.raw.xadd(stream, {"act": "held", "name": "a", "held": number})
     take(locks, "a", "t")
@@ -193,7 +193,7 @@ def test_past_keeps_the_last_thousand_or_so(place: Place, locks: Locks) -> None:
 
 
 def test_foreign_data_in_their_place_does_not_block_a_release(place: Place, locks: Locks) -> None:
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     for name in ("past", "usual"):
         place.raw.set(f"{root}{name}", "theirs")
     take(locks, "a", "t")
@@ -232,7 +232,7 @@ def test_usual_is_of_a_tasks_own_lock_only(place: Place, locks: Locks) -> None:
 
 
 def test_usual_has_a_thousand_tasks_at_most(place: Place, locks: Locks) -> None:
-    key = f"{locks.verbs.root('')}usual"
+    key = f"{locks.commands.root('')}usual"
     place.raw.hset(key, mapping={f"t{n}": "1000 2000 " for n in range(1000)})
     take(locks, "a", "t")
     age(place, locks, "t", 5)
@@ -246,11 +246,11 @@ def test_usual_of_all_shards_is_one(place: Place) -> None:
     for number in range(12):
         name = f"lock:{number}"
         take(locks, name, f"t{number}")
-        key = f"{locks.verbs.root(name)}records"
+        key = f"{locks.commands.root(name)}records"
         fence, since, rest = place.raw.hget(key, f"t{number}").split(b" ", 2)
         place.raw.hset(key, f"t{number}", b"%s %d %s" % (fence, int(since) - 60_000, rest))
         release(locks, name, f"t{number}")
-    assert len({locks.verbs.root(f"lock:{n}") for n in range(12)}) > 1
+    assert len({locks.commands.root(f"lock:{n}") for n in range(12)}) > 1
     assert admin.usual(locks)[TASK.task].holds == 12
 
 

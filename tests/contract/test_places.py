@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, Locks
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import QUEUED, Besides, Done, TookPlace, ended, queued_token
+from celery_locks.store.commands.locks import (
+    QUEUED,
+    AcquireExtras,
+    Done,
+    ReplacedReservation,
+    ended,
+    reservation_token,
+)
+from celery_locks.types import LockSpec
 from tests.contract.places import Place
 
 
@@ -20,15 +27,17 @@ def locks(place: Place) -> Locks:
 def published(locks: Locks, name: str, job: str, **how: Any) -> Any:
     holder = Holder(task_id=job, task="bill", retries=-1)
     spec = LockSpec(name, 60.0, how.pop("limit", 1))
-    besides = Besides(**how)
-    return locks.perform(locks.verbs.acquire(spec, queued_token(job), holder, besides=besides))
+    extras = AcquireExtras(**how)
+    return locks.perform(
+        locks.commands.acquire(spec, reservation_token(job), holder, extras=extras)
+    )
 
 
 def begun(locks: Locks, name: str, job: str, token: str = "", **how: Any) -> Any:
     holder = Holder(task_id=job, task="bill")
     spec = LockSpec(name, 30.0, how.pop("limit", 1))
-    besides = Besides(ask_done=True, **how)
-    return locks.perform(locks.verbs.acquire(spec, token or f"run-{job}", holder, besides=besides))
+    extras = AcquireExtras(reject_if_completed=True, **how)
+    return locks.perform(locks.commands.acquire(spec, token or f"run-{job}", holder, extras=extras))
 
 
 def tokens(locks: Locks, name: str) -> list[str]:
@@ -40,7 +49,7 @@ def test_a_run_takes_its_messages_place_over(locks: Locks, place: Place) -> None
     assert isinstance(published(locks, "a", "two"), Conflict)
     assert begun(locks, "a", "one") > first
     assert tokens(locks, "a") == ["run-one"]
-    locks.perform(locks.verbs.release("a", "run-one"))
+    locks.perform(locks.commands.release("a", "run-one"))
     assert place.keys() == {"fence"}
 
 
@@ -49,16 +58,16 @@ def test_beginning_frees_the_place_beside(locks: Locks, place: Place, number: in
     """One call for two locks, which on a Cluster must be on one shard whatever the name."""
     name = f"lock-{number}"
     published(locks, name + QUEUED, "one")
-    begun(locks, name, "one", frees=(name + QUEUED, queued_token("one")))
+    begun(locks, name, "one", frees=(name + QUEUED, reservation_token("one")))
     assert locks.info(name + QUEUED) is None
     assert tokens(locks, name) == ["run-one"]
-    locks.perform(locks.verbs.release(name, "run-one"))
+    locks.perform(locks.commands.release(name, "run-one"))
     assert place.keys() == {"fence"}
 
 
 def test_beginning_twice_is_safe(locks: Locks, place: Place) -> None:
     """Its reply was lost and it asks again, or it was handed the lock in line and confirms."""
-    frees = ("a" + QUEUED, queued_token("one"))
+    frees = ("a" + QUEUED, reservation_token("one"))
     fence = begun(locks, "a", "one", frees=frees)
     published(locks, *frees[:1], "one")
     assert begun(locks, "a", "one", frees=frees) == fence
@@ -69,12 +78,12 @@ def test_a_place_is_taken_only_from_a_message(locks: Locks, place: Place) -> Non
     """And keeps the time of the first, from which a window is counted."""
     published(locks, "a", "one")
     since = locks.holders("a")[0].acquired_at
-    taken = published(locks, "a", "two", replaces=queued_token("one"))
-    assert isinstance(taken, TookPlace)
-    assert tokens(locks, "a") == [queued_token("two")]
+    taken = published(locks, "a", "two", replaces=reservation_token("one"))
+    assert isinstance(taken, ReplacedReservation)
+    assert tokens(locks, "a") == [reservation_token("two")]
     assert locks.holders("a")[0].acquired_at == since
     begun(locks, "a", "two")
-    assert isinstance(published(locks, "a", "three", replaces=queued_token("two")), Conflict)
+    assert isinstance(published(locks, "a", "three", replaces=reservation_token("two")), Conflict)
     assert isinstance(published(locks, "a", "three", replaces="run-two"), Conflict)
     assert tokens(locks, "a") == ["run-two"]
 
@@ -82,28 +91,28 @@ def test_a_place_is_taken_only_from_a_message(locks: Locks, place: Place) -> Non
 def test_a_place_is_taken_also_by_who_hears_it_only_the_second_time(locks: Locks) -> None:
     """Else the publisher whose reply was lost would not mark the other, and both would run."""
     published(locks, "a", "one")
-    taken = [published(locks, "a", "two", replaces=queued_token("one")) for _ in range(2)]
-    assert all(isinstance(one, TookPlace) for one in taken)
+    taken = [published(locks, "a", "two", replaces=reservation_token("one")) for _ in range(2)]
+    assert all(isinstance(one, ReplacedReservation) for one in taken)
     assert taken[0] == taken[1]
-    assert tokens(locks, "a") == [queued_token("two")]
+    assert tokens(locks, "a") == [reservation_token("two")]
 
 
 def test_a_place_that_is_gone_is_not_taken(locks: Locks, place: Place) -> None:
     """It was freed meanwhile: granted like any other, and nobody was replaced."""
-    fence = published(locks, "a", "two", replaces=queued_token("one"))
+    fence = published(locks, "a", "two", replaces=reservation_token("one"))
     assert isinstance(fence, int)
-    assert not isinstance(fence, TookPlace)
+    assert not isinstance(fence, ReplacedReservation)
 
 
 def test_a_replaced_message_does_not_begin(locks: Locks, place: Place) -> None:
     """Marked by the publisher, or by the beginning of the one that replaced it."""
     published(locks, "a", "one")
-    published(locks, "a", "two", replaces=queued_token("one"))
+    published(locks, "a", "two", replaces=reservation_token("one"))
     assert begun(locks, "a", "one") == Done(is_being_replaced=True)
     assert begun(locks, "a" + QUEUED, "one") == Done(is_being_replaced=True)
     begun(locks, "a", "two", supersedes=("one", 60.0))
     assert begun(locks, "a", "one") == Done(was_replaced=True)
-    locks.perform(locks.verbs.supersede("a", "three", 60.0))
+    locks.perform(locks.commands.supersede("a", "three", 60.0))
     assert begun(locks, "a", "three") == Done(was_replaced=True)
     assert tokens(locks, "a") == ["run-two"]
 
@@ -113,10 +122,13 @@ def test_a_copy_hears_whether_the_attempt_that_ended_leaves_a_result(locks: Lock
     first = Holder(task_id="one")
     for leaves_result in (True, False):
         mark = ended(first, 60, leaves_result=leaves_result)
-        locks.perform(locks.verbs.release("a", "t", marks=[mark]))
+        locks.perform(locks.commands.release("a", "t", marks=[mark]))
         assert begun(locks, "a", "one") == Done(leaves_result=leaves_result)
-    second = locks.verbs.acquire(
-        LockSpec("a"), "second", Holder(task_id="one", retries=1), Besides(ask_done=True)
+    second = locks.commands.acquire(
+        LockSpec("a"),
+        "second",
+        Holder(task_id="one", retries=1),
+        AcquireExtras(reject_if_completed=True),
     )
     assert locks.perform(second) > 0
 
@@ -125,23 +137,23 @@ def test_a_place_of_a_limit_is_taken_alone(locks: Locks, place: Place) -> None:
     published(locks, "a", "one", limit=2)
     published(locks, "a", "two", limit=2)
     assert isinstance(published(locks, "a", "three", limit=2), Conflict)
-    taken = published(locks, "a", "three", limit=2, replaces=queued_token("two"))
-    assert isinstance(taken, TookPlace)
-    assert sorted(tokens(locks, "a")) == [queued_token("one"), queued_token("three")]
+    taken = published(locks, "a", "three", limit=2, replaces=reservation_token("two"))
+    assert isinstance(taken, ReplacedReservation)
+    assert sorted(tokens(locks, "a")) == [reservation_token("one"), reservation_token("three")]
 
 
 def test_a_slot_is_kept_for_the_next_attempt(locks: Locks, place: Place) -> None:
     """Under the job's own token: it is found by the id, and the attempt takes it over."""
     begun(locks, "a", "one")
-    kept = queued_token("one")
-    locks.perform(locks.verbs.release("a", "run-one", keep=60.0, keep_as=kept))
+    kept = reservation_token("one")
+    locks.perform(locks.commands.release("a", "run-one", keep=60.0, keep_as=kept))
     assert tokens(locks, "a") == [kept]
     assert locks.holders("a")[0].is_queued
-    root = locks.verbs.root("a")
-    found = locks.perform(locks.verbs.locate(root, [kept], 1.0))
+    root = locks.commands.root("a")
+    found = locks.perform(locks.commands.locate(root, [kept], 1.0))
     assert found[kept][0] == "a"
     again = Holder(task_id="one", task="bill", retries=1)
-    assert locks.perform(locks.verbs.acquire(LockSpec("a"), "run-two", again)) > 0
+    assert locks.perform(locks.commands.acquire(LockSpec("a"), "run-two", again)) > 0
     assert tokens(locks, "a") == ["run-two"]
-    locks.perform(locks.verbs.release("a", "run-two"))
+    locks.perform(locks.commands.release("a", "run-two"))
     assert place.keys() == {"fence"}

@@ -18,9 +18,9 @@ from celery_locks import (
     StopRequested,
     admin,
 )
-from celery_locks import once as once_room
-from celery_locks.flows import new_token
-from celery_locks.keeper import keeper
+from celery_locks.core import idempotency as once_room
+from celery_locks.core.operations import new_token
+from celery_locks.core.renewer import renewer
 from celery_locks.recipes import (
     AsyncBuffer,
     AsyncTickets,
@@ -34,8 +34,8 @@ from celery_locks.recipes import (
     reset,
     unclaim,
 )
-from celery_locks.store.recipe_verbs import RecipeVerbs, _memo
-from celery_locks.store.verbs import Mark
+from celery_locks.store.commands.locks import Mark
+from celery_locks.store.commands.recipes import RecipeCommands, _memo
 from tests.contract.places import ClusterPlace, Place, in_loop, make_place
 from tests.support.waiting import wait_until
 
@@ -186,7 +186,7 @@ def test_idempotent_waiter_gets_the_result_of_the_one_before(
 def test_idempotent_work_that_lost_its_lock_is_done_all_the_same(locks: Locks) -> None:
     def work() -> None:
         admin.force_release(locks, "pay:1")
-        [lease] = [c.lease for c in keeper._charges.values() if c.lease.name == "pay:1"]
+        [lease] = [c.lease for c in renewer._entries.values() if c.lease.name == "pay:1"]
         with pytest.raises(LeaseLost):
             lease.renew()  # type: ignore[attr-defined]
 
@@ -236,7 +236,7 @@ def test_claim_first_comes_everyone_else_gets_it(locks: Locks, place: Place) -> 
 
 def test_claim_repeated_question_is_still_the_first(locks: Locks) -> None:
     """A lost reply: the client asks again, and must not be told that somebody else has it."""
-    call = RecipeVerbs(locks.verbs).claim("k (claim)", Mark("c:k", "rtoken 1", 5))
+    call = RecipeCommands(locks.commands).claim("k (claim)", Mark("c:k", "rtoken 1", 5))
     assert locks.perform(call) == locks.perform(call) == "rtoken 1"
 
 
@@ -246,7 +246,7 @@ def test_unclaim_asked_again_leaves_the_claim_that_came_since(
 ) -> None:
     if was_bound:
         claim(locks, "k", 1)
-    call = RecipeVerbs(locks.verbs).reset("k (claim)", "c:k", "question")
+    call = RecipeCommands(locks.commands).reset("k (claim)", "c:k", "question")
     assert locks.perform(call) is was_bound
     assert claim(locks, "k", 2) == (True, 2)
     assert locks.perform(call) is was_bound
@@ -340,7 +340,7 @@ def test_drain_repeated_question_gets_the_same(
 ) -> None:
     """A lost reply must not lose the messages that were in it."""
     place.raw.rpush(list_key, *range(7))
-    call = RecipeVerbs(locks.verbs).drain(list_key, count, "token")
+    call = RecipeCommands(locks.commands).drain(list_key, count, "token")
     assert locks.perform(call) == locks.perform(call) != []
     place.raw.rpush(list_key, "new")
     assert locks.perform(call)[0] == b"0"
@@ -350,7 +350,7 @@ def test_drain_repeated_question_gets_the_same(
 def test_drain_of_a_key_that_has_no_tag_loses_nothing(locks: Locks, place: Place, odd: str) -> None:
     key = f"{odd}:{place.prefix}"
     place.raw.rpush(key, 1, 2)
-    call = RecipeVerbs(locks.verbs).drain(key, 1, place.prefix)
+    call = RecipeCommands(locks.commands).drain(key, 1, place.prefix)
     try:
         assert locks.perform(call) == locks.perform(call) == [b"1"]
     except LockUnavailable:
@@ -442,7 +442,7 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by
 
 def test_buffer_push_repeated_is_one_message(locks: Locks) -> None:
     buffer = Buffer(locks, "memory")
-    call = RecipeVerbs(locks.verbs).push(buffer._place("ann"), "1", "question")
+    call = RecipeCommands(locks.commands).push(buffer._place("ann"), "1", "question")
     assert [locks.perform(call), locks.perform(call)] == [1, 1]
 
 
@@ -452,10 +452,10 @@ def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
     buffer.push("ann", 1)
     batch = locks.follow(buffer._take("ann", None, new_token()))
     assert batch is not None
-    verbs, token = RecipeVerbs(locks.verbs), batch.lease.token
-    end = verbs.end_batch(buffer._place("ann"), token, "question", done=True)
+    commands, token = RecipeCommands(locks.commands), batch.lease.token
+    end = commands.end_batch(buffer._place("ann"), token, "question", done=True)
     assert [locks.perform(end), locks.perform(end)] == [True, True]
-    other = verbs.end_batch(buffer._place("ann"), token, "another", done=True)
+    other = commands.end_batch(buffer._place("ann"), token, "another", done=True)
     assert locks.perform(other) is False
     batch.lease.release()
 
@@ -529,12 +529,15 @@ def test_tickets_given_back_are_sold_again(locks: Locks) -> None:
 
 def test_tickets_asked_for_again_are_answered_as_before(locks: Locks) -> None:
     """A lost reply: who sells on "taken" must hear it, and what happened since stays so."""
-    tickets, verbs = Tickets(locks), RecipeVerbs(locks.verbs)
+    tickets, commands = Tickets(locks), RecipeCommands(locks.commands)
     tickets.stock("sale", ["a"])
-    take, late = verbs.take("sale", "ann", "q1"), verbs.take("sale", "eve", "q2")
+    take, late = commands.take("sale", "ann", "q1"), commands.take("sale", "eve", "q2")
     assert locks.perform(take) == locks.perform(take) == ("a", True)
     assert locks.perform(late) == 1
-    give_back, none = verbs.give_back("sale", "ann", "q3"), verbs.give_back("sale", "bob", "q4")
+    give_back, none = (
+        commands.give_back("sale", "ann", "q3"),
+        commands.give_back("sale", "bob", "q4"),
+    )
     assert locks.perform(give_back) == "a"
     assert locks.perform(none) is None
     assert tickets.take("sale", "bob").item == "a"

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, LeaseLost, LockEvent, LockRevoked, State, admin, subscribe
-from celery_locks.model import LockSpec, Revocation
-from celery_locks.store.verbs import Renewal, queued_token
-from tests.contract.faces import Face
+from celery_locks.store.commands.locks import Renewal, reservation_token
+from celery_locks.types import LockSpec, Revocation
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 from tests.support.waiting import wait_until
 
 BY, WHY = "ann: the ✓\none", "it hung: 12 € a\nminute"
 
 
-def test_renewal_says_by_whom_and_why(face: Face, place: Place) -> None:
+def test_renewal_says_by_whom_and_why(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     admin.force_release(place.locks(), "a", by=BY, reason=WHY)
     for ask in (lambda: face.renew(lease), lease.check):
@@ -27,37 +27,39 @@ def test_renewal_says_by_whom_and_why(face: Face, place: Place) -> None:
     assert "revoked by ann" in lease.reason
 
 
-def test_keeper_tells_of_it_and_the_event_says_so(face: Face, place: Place) -> None:
-    told: list[Any] = []
+def test_keeper_tells_of_it_and_the_event_says_so(face: LeaseBackend, place: Place) -> None:
+    describe_entry: list[Any] = []
     heard: list[LockEvent] = []
     ends = subscribe(heard.append)
-    lease = face.acquire("a", ttl=2, on_lost=lambda _, error: told.append(error))
+    lease = face.acquire("a", ttl=2, on_lost=lambda _, error: describe_entry.append(error))
     admin.force_release(place.locks(), "a", by="ann", reason="stuck")
-    wait_until(lambda: told, 20, what="on_lost")
+    wait_until(lambda: describe_entry, 20, what="on_lost")
     wait_until(lambda: [e for e in heard if e.kind == "lost"], 20, what="the event")
     ends()
-    assert [(type(e), e.by, e.why) for e in told] == [(LockRevoked, "ann", "stuck")]
+    assert [(type(e), e.by, e.why) for e in describe_entry] == [(LockRevoked, "ann", "stuck")]
     [event] = [e for e in heard if e.kind == "lost" and e.token == lease.token]
     assert {"why": "revoked by ann: stuck", "revoked": True}.items() <= event.detail.items()
 
 
-def test_hold_raises_it_at_its_end(face: Face, place: Place) -> None:
+def test_hold_raises_it_at_its_end(face: LeaseBackend, place: Place) -> None:
     with pytest.raises(LockRevoked, match="stuck"):
         with face.hold("a", ttl=2) as lease:
             admin.force_release(place.locks(), "a", reason="stuck")
             wait_until(lambda: lease.state is State.LOST, 20, what="the loss")
 
 
-def test_only_those_it_was_taken_from_are_told(face: Face, other: Face, place: Place) -> None:
+def test_only_those_it_was_taken_from_are_told(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     """A neighbour in the batch whose lock was wiped or taken over has another reason."""
     locks = place.locks(shards=1)
     for name in ("taken", "gone", "kept"):
-        locks.perform(locks.verbs.acquire(LockSpec(name), name, Holder()))
+        locks.perform(locks.commands.acquire(LockSpec(name), name, Holder()))
     admin.force_release(locks, "taken", by="ann", reason="stuck")
-    locks.perform(locks.verbs.release("gone", "gone"))
+    locks.perform(locks.commands.release("gone", "gone"))
     admin.stop(locks, "kept")
     batch = [Renewal(name, name, 30) for name in ("gone", "kept", "taken")]
-    lost = locks.perform(locks.verbs.renew(batch, 3))
+    lost = locks.perform(locks.commands.renew(batch, 3))
     assert lost == {"gone", "taken"}
     assert lost.revoked == {"taken": Revocation("ann", "stuck")}
     assert lost.stops == {"kept"}
@@ -67,9 +69,9 @@ def test_note_outlives_the_next_renewals_and_no_more(place: Place) -> None:
     """Two ttl, and a minute at least: a holder that was away meanwhile still hears the reason."""
     locks = place.locks(shards=1)
     for name, ttl in (("short", 1.0), ("long", 600.0)):
-        locks.perform(locks.verbs.acquire(LockSpec(name, ttl), name, Holder()))
+        locks.perform(locks.commands.acquire(LockSpec(name, ttl), name, Holder()))
         admin.force_release(locks, name)
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     assert 50_000 < place.raw.pttl(f"{root}r:short") <= 60_000
     assert 1_190_000 < place.raw.pttl(f"{root}r:long") <= 1_200_000
 
@@ -77,15 +79,15 @@ def test_note_outlives_the_next_renewals_and_no_more(place: Place) -> None:
 def test_a_message_in_the_queue_gets_no_note(place: Place) -> None:
     locks = place.locks()
     holder = Holder(task_id="j", retries=-1)
-    locks.perform(locks.verbs.acquire(LockSpec("a"), queued_token("j"), holder))
+    locks.perform(locks.commands.acquire(LockSpec("a"), reservation_token("j"), holder))
     assert admin.force_release(locks, "a")
     assert place.keys() == {"fence", "log"}
 
 
-def test_foreign_note_is_no_reason(face: Face, place: Place) -> None:
+def test_foreign_note_is_no_reason(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     place.raw.delete(place.key("h:", "a"))
-    place.raw.lpush(f"{place.verbs().root('a')}r:{lease.token}", "theirs")
+    place.raw.lpush(f"{place.commands().root('a')}r:{lease.token}", "theirs")
     with pytest.raises(LeaseLost) as caught:
         face.renew(lease)
     assert type(caught.value) is LeaseLost
@@ -95,15 +97,15 @@ def test_locate_tells_that_it_was_taken(place: Place) -> None:
     """The worker's main process, which does not know the name yet, asks by the token."""
     locks = place.locks(shards=1)
     for name in ("a", "b"):
-        locks.perform(locks.verbs.acquire(LockSpec(name), name, Holder()))
+        locks.perform(locks.commands.acquire(LockSpec(name), name, Holder()))
     admin.force_release(locks, "a")
-    found = locks.perform(locks.verbs.locate(locks.verbs.root(""), ["a", "b", "c"], 3))
+    found = locks.perform(locks.commands.locate(locks.commands.root(""), ["a", "b", "c"], 3))
     assert set(found) == {"b"}
     assert found.revoked == {"a"}
 
 
 def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
-    face: Face, other: Face, place: Place, in_thread: Callable[..., Any]
+    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
 ) -> None:
     """To the next in line and to a newcomer alike; the resource refuses what is lower than seen."""
     old = face.acquire("a", ttl=60)
@@ -130,7 +132,7 @@ def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
     ]
 
 
-def test_check_says_it_in_every_thread(face: Face, place: Place) -> None:
+def test_check_says_it_in_every_thread(face: LeaseBackend, place: Place) -> None:
     lease = face.acquire("a")
     admin.force_release(place.locks(), "a", by="ann")
     with pytest.raises(LockRevoked):

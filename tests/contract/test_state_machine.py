@@ -2,8 +2,8 @@
 
 The model is the promise in Python: holders with an expiry, a line of waiters, one number that only
 rises. Every answer of the store must be the model's, to the fence and the millisecond, and after
-every step the list must be the model's too. It runs single-threaded on calls of `Verbs`, so who
-waits asks again explicitly; nobody listens, and being handed the lock shows at the next question.
+every step the list must be the model's too. It runs single-threaded on calls of `LockCommands`, so
+who waits asks again explicitly; nobody listens, and a hand-over shows at the next question.
 
 fakeredis' clock is moved with time-machine. A real server's cannot be moved, so there the scripts
 read the time from a key instead; that line is the only thing changed in them.
@@ -21,15 +21,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from celery_locks.core.operations import new_token
 from celery_locks.errors import LimitMismatch
-from celery_locks.flows import new_token
-from celery_locks.model import Conflict, Holder, LockInfo, LockSpec
-from celery_locks.store.admin_verbs import AdminVerbs
-from celery_locks.store.base import Call
-from celery_locks.store.redis import RedisStore
+from celery_locks.store.commands.admin import AdminCommands
+from celery_locks.store.commands.locks import LockCommands, Renewal
+from celery_locks.store.effects import Call
+from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import Script
-from celery_locks.store.verbs import Renewal, Verbs
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import Conflict, Holder, LockInfo, LockSpec
+from tests.servers.embedded import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
 CLAIM, FORGET = 1000, 60_000  # ms, as ends.lua and common.lua have them
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        self.verbs = Verbs("m")
+        self.commands = LockCommands("m")
         self.world: World = type(self).make_world()
         self.world.set_clock(self.model.micros)
         self.fences: dict[str, set[int]] = {name: set() for name in LIMITS}
@@ -318,7 +318,7 @@ class Machine(RuleBasedStateMachine):
         spec = LockSpec(name, ttl / 1000, other_limit or LIMITS[name])
         entry = Entry(token, 0, 0, ttl, spec.limit, job, attempt or 0)
         holder = Holder(task_id=job, retries=attempt or 0)
-        call = self.verbs.acquire(spec, token, holder, alive=alive / 1000)
+        call = self.commands.acquire(spec, token, holder, alive=alive / 1000)
         for _ in range(1 + twice):  # idempotent: sent again, it is answered the same
             expected = self.model.acquire(name, entry, alive)
             try:
@@ -355,20 +355,20 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, pick=picks, keep=st.sampled_from([0, 0, 0, 700]))
     def release(self, name: str, pick: int, keep: int) -> None:
         token = self._someone(name, pick)
-        answer = self.world.perform(self.verbs.release(name, token, keep=keep / 1000))
+        answer = self.world.perform(self.commands.release(name, token, keep=keep / 1000))
         assert answer == self.model.release(name, token, keep)
 
     @rule(leases=st.lists(st.tuples(names, picks, ttls), min_size=1, max_size=4))
     def renew(self, leases: list[tuple[str, int, int]]) -> None:
         batch = [Renewal(name, self._someone(name, pick), ttl / 1000) for name, pick, ttl in leases]
-        answers = self.world.perform(self.verbs.renew(batch, 1))
+        answers = self.world.perform(self.commands.renew(batch, 1))
         held = [self.model.renew(name, token, round(ttl * 1000)) for name, token, ttl in batch]
         assert answers == {r.token for r, ours in zip(batch, held, strict=True) if not ours}
 
     @rule(name=names, pick=picks, one=st.sampled_from([True, True, True, False]))
     def force_release(self, name: str, pick: int, one: bool) -> None:
         token = self._someone(name, pick) if one else ""
-        call = AdminVerbs(self.verbs).force_release(name, token, question=new_token())
+        call = AdminCommands(self.commands).force_release(name, token, question=new_token())
         taken = self.world.perform(call)
         assert {h.token for h in taken} == self.model.force_release(name, token)
 
@@ -389,10 +389,10 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_seen_is_the_truth(self) -> None:
-        page = self.world.perform(self.verbs.page())
+        page = self.world.perform(self.commands.page())
         listed = {info.name: info for info in page.locks}
         for name in LIMITS:
-            assert self.world.perform(self.verbs.info(name)) == listed.get(name)
+            assert self.world.perform(self.commands.info(name)) == listed.get(name)
             info = listed.get(name) or LockInfo(name, LIMITS[name], ())
             self._equals_the_model(info)
             assert len(info.holders) <= info.limit

@@ -3,7 +3,7 @@
 import pytest
 
 from celery_locks import Conflict, Holder, LeaseLost
-from tests.contract.faces import Face
+from tests.contract.faces import LeaseBackend
 from tests.contract.places import Place
 
 
@@ -11,7 +11,9 @@ def attempt(number: int, job: str = "job") -> Holder:
     return Holder(task_id=job, retries=number)
 
 
-def test_later_attempt_takes_the_lock_over(face: Face, other: Face, place: Place) -> None:
+def test_later_attempt_takes_the_lock_over(
+    face: LeaseBackend, other: LeaseBackend, place: Place
+) -> None:
     """A retry is published before the attempt before it has ended."""
     first = face.acquire("a", holder=attempt(0))
     second = other.acquire("a", holder=attempt(1))
@@ -53,7 +55,7 @@ def test_later_attempt_takes_the_lock_over(face: Face, other: Face, place: Place
     ],
 )
 def test_nobody_else_takes_it_over(
-    face: Face, other: Face, place: Place, held: Holder, asking: Holder
+    face: LeaseBackend, other: LeaseBackend, place: Place, held: Holder, asking: Holder
 ) -> None:
     """A redelivered message is the same attempt: it must not run beside itself."""
     assert face.acquire("a", holder=held)
@@ -62,7 +64,9 @@ def test_nobody_else_takes_it_over(
     assert place.content() == before
 
 
-def test_later_attempt_takes_its_own_slot_of_a_semaphore(face: Face, other: Face) -> None:
+def test_later_attempt_takes_its_own_slot_of_a_semaphore(
+    face: LeaseBackend, other: LeaseBackend
+) -> None:
     face.acquire("s", limit=2, holder=attempt(0, "one"))
     face.acquire("s", limit=2, holder=attempt(0, "two"))
     assert other.acquire("s", limit=2, holder=attempt(3, "two"))
@@ -70,7 +74,7 @@ def test_later_attempt_takes_its_own_slot_of_a_semaphore(face: Face, other: Face
 
 
 @pytest.mark.parametrize("job", ["with space", "ünï", "a%20b", "-", "{x}", "n\nl\0"])
-def test_task_id_of_any_spelling(face: Face, other: Face, job: str) -> None:
+def test_task_id_of_any_spelling(face: LeaseBackend, other: LeaseBackend, job: str) -> None:
     face.acquire("a", holder=attempt(0, job))
     assert face.holders("a")[0].task_id == job
     assert other.acquire("a", holder=attempt(1, job))

@@ -8,61 +8,63 @@ import pytest
 
 from celery_locks import Holder, Locks
 from celery_locks.metrics.collector import read_counts, read_tallies
-from celery_locks.model import LockSpec
-from celery_locks.store import telemetry_verbs
-from celery_locks.store.telemetry_verbs import Field, TelemetryVerbs
-from celery_locks.store.verbs import queued_token
+from celery_locks.store.commands import metrics as telemetry_verbs
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.metrics import MetricField, MetricsCommands
+from celery_locks.types import LockSpec
 from tests.contract.places import Place
 
-BILL = Field("acquired", "bill")
+BILL = MetricField("acquired", "bill")
 
 
 @pytest.fixture
-def verbs(locks: Locks) -> TelemetryVerbs:
-    return TelemetryVerbs(locks.verbs)
+def commands(locks: Locks) -> MetricsCommands:
+    return MetricsCommands(locks.commands)
 
 
-def test_counts_of_all_processes_are_summed(locks: Locks, verbs: TelemetryVerbs) -> None:
-    odd = Field("conflicts", "tâche\tnoire", "skip")
-    assert locks.perform(verbs.count("one", 1, [(BILL, 2), (odd, 1)])) is True
-    assert locks.perform(verbs.count("two", 1, [(BILL, 3)])) is True
-    assert read_counts(locks) == {BILL: 5, Field("conflicts", "tâche noire", "skip"): 1}
+def test_counts_of_all_processes_are_summed(locks: Locks, commands: MetricsCommands) -> None:
+    odd = MetricField("conflicts", "tâche\tnoire", "skip")
+    assert locks.perform(commands.count("one", 1, [(BILL, 2), (odd, 1)])) is True
+    assert locks.perform(commands.count("two", 1, [(BILL, 3)])) is True
+    assert read_counts(locks) == {BILL: 5, MetricField("conflicts", "tâche noire", "skip"): 1}
 
 
-def test_batch_sent_again_counts_once(locks: Locks, verbs: TelemetryVerbs, place: Place) -> None:
+def test_batch_sent_again_counts_once(
+    locks: Locks, commands: MetricsCommands, place: Place
+) -> None:
     """A reply that got lost must not double a day's numbers."""
-    batch = verbs.count("one", 1, [(BILL, 2)])
+    batch = commands.count("one", 1, [(BILL, 2)])
     assert locks.perform(batch) is True
     assert locks.perform(batch) is False
-    assert locks.perform(verbs.count("one", 2, [(BILL, 1)])) is True
+    assert locks.perform(commands.count("one", 2, [(BILL, 1)])) is True
     assert read_counts(locks) == {BILL: 3}
-    root = locks.verbs.roots[0]
+    root = locks.commands.roots[0]
     assert place.keys() == {"metrics", "metrics:one"}
     for key in ("metrics", "metrics:one"):
         assert place.raw.pttl(root + key) > 0
 
 
 def test_counts_are_bounded(
-    locks: Locks, verbs: TelemetryVerbs, monkeypatch: pytest.MonkeyPatch
+    locks: Locks, commands: MetricsCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Task names that somebody makes up by the million do not fill the server."""
     monkeypatch.setattr(telemetry_verbs, "_MOST_FIELDS", 10)
-    made_up = [(Field("acquired", f"task-{n}"), 1) for n in range(50)]
-    locks.perform(verbs.count("one", 1, made_up))
-    locks.perform(verbs.count("one", 2, made_up))
+    made_up = [(MetricField("acquired", f"task-{n}"), 1) for n in range(50)]
+    locks.perform(commands.count("one", 1, made_up))
+    locks.perform(commands.count("one", 2, made_up))
     counts = read_counts(locks)
     assert len(counts) == 11
-    assert counts[Field("acquired", "(other)")] == 80
+    assert counts[MetricField("acquired", "(other)")] == 80
     assert sum(counts.values()) == 100
 
 
-def test_counts_come_in_pages(locks: Locks, verbs: TelemetryVerbs) -> None:
+def test_counts_come_in_pages(locks: Locks, commands: MetricsCommands) -> None:
     for batch in range(5):
-        fields = [(Field("acquired", f"task-{batch}-{n}"), n) for n in range(500)]
-        locks.perform(verbs.count("one", batch + 1, fields))
+        fields = [(MetricField("acquired", f"task-{batch}-{n}"), n) for n in range(500)]
+        locks.perform(commands.count("one", batch + 1, fields))
     counts = read_counts(locks)
     assert len(counts) == 2500
-    assert counts[Field("acquired", "task-4-499")] == 499
+    assert counts[MetricField("acquired", "task-4-499")] == 499
 
 
 def _last_renewed(place: Place, name: str, token: str, ago: float) -> None:
@@ -81,10 +83,10 @@ def test_tally_counts_who_is_there(locks: Locks, place: Place) -> None:
     assert kept
     kept.release()
     for n in range(300):
-        locks.perform(locks.verbs.acquire(LockSpec(f"n{n}", 30), f"t{n}", Holder()))
+        locks.perform(locks.commands.acquire(LockSpec(f"n{n}", 30), f"t{n}", Holder()))
     message = Holder(task_id="j", task="mail", retries=-1)
-    locks.perform(locks.verbs.acquire(LockSpec("place", 60), queued_token("j"), message))
-    asking = locks.verbs.acquire(LockSpec("n0", 30), "waiter", Holder(task="mail"), alive=60)
+    locks.perform(locks.commands.acquire(LockSpec("place", 60), reservation_token("j"), message))
+    asking = locks.commands.acquire(LockSpec("n0", 30), "waiter", Holder(task="mail"), alive=60)
     locks.perform(asking)
     _last_renewed(place, "n1", "t1", ago=25)
     place.lapse("n2", "t2")
@@ -102,7 +104,7 @@ def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.M
     names = ['"quoted" \\', "tab\tand é", *(f"task-{n}" for n in range(10))]
     for number, name in enumerate(names):
         holder = Holder(task=name, extra={"task": "another"})
-        locks.perform(locks.verbs.acquire(LockSpec(f"n{number}", 30), f"t{number}", holder))
+        locks.perform(locks.commands.acquire(LockSpec(f"n{number}", 30), f"t{number}", holder))
     tallies = read_tallies(locks)
     assert len(tallies) == 4
     assert tallies["(other)"].held == len(names) - 2
@@ -114,6 +116,6 @@ def test_tally_counts_a_long_line(locks: Locks) -> None:
     """Only the first hundred are looked at; all of them are counted."""
     for number in range(131):
         holder = Holder(task="bill")
-        locks.perform(locks.verbs.acquire(LockSpec("a", 30), f"t{number}", holder, alive=60))
+        locks.perform(locks.commands.acquire(LockSpec("a", 30), f"t{number}", holder, alive=60))
     tally = read_tallies(locks)["bill"]
     assert (tally.held, tally.waiting) == (1, 130)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, Locks, admin
-from celery_locks.model import LockSpec
-from celery_locks.store.admin_verbs import TRIMMED, AdminVerbs
-from celery_locks.store.verbs import PAGE, queued_token
+from celery_locks.store.commands.admin import TRIMMED, AdminCommands
+from celery_locks.store.commands.locks import PAGE, reservation_token
+from celery_locks.types import LockSpec
 from tests.contract.places import Place
 
 
@@ -20,18 +20,18 @@ def locks(place: Place) -> Locks:
 def take(locks: Locks, name: str, token: str, **how: Any) -> Any:
     spec = LockSpec(name, how.pop("ttl", 30.0), how.pop("limit", 1))
     holder = how.pop("holder", Holder(task="bill", task_id=token))
-    return locks.perform(locks.verbs.acquire(spec, token, holder, **how))
+    return locks.perform(locks.commands.acquire(spec, token, holder, **how))
 
 
 def lapse(place: Place, locks: Locks, name: str, token: str, ago: float) -> None:
-    root, moment = locks.verbs.root(""), (time.time() - ago) * 1000
+    root, moment = locks.commands.root(""), (time.time() - ago) * 1000
     place.raw.zadd(f"{root}h:{name}", {token: moment})
     place.raw.zadd(f"{root}index", {name: moment})
 
 
 def test_trim_removes_what_nobody_needs(place: Place, locks: Locks) -> None:
     """Lapsed holders and waiters, orphaned records and names, stops of the gone, old marks."""
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     take(locks, "dead", "t")
     take(locks, "dead", "w", alive=0.001)
     admin.stop(locks, "dead")
@@ -59,9 +59,9 @@ def test_trim_spares_what_is_needed(place: Place, locks: Locks) -> None:
     """Holders, waiters, messages, the rest of at_least, and who lapsed a moment ago."""
     take(locks, "held", "h")
     take(locks, "held", "w", alive=60)
-    take(locks, "queued", queued_token("q"), holder=Holder(task_id="q", retries=-1))
+    take(locks, "queued", reservation_token("q"), holder=Holder(task_id="q", retries=-1))
     take(locks, "kept", "k")
-    locks.perform(locks.verbs.release("kept", "k", keep=60))
+    locks.perform(locks.commands.release("kept", "k", keep=60))
     take(locks, "late", "l")
     admin.stop(locks, "held")
     place.raw.zadd(place.key("done"), {"fresh": (time.time() + 60) * 1000})
@@ -75,7 +75,7 @@ def test_trim_gives_a_lapsed_slot_to_who_waits(place: Place, locks: Locks) -> No
     """Where a waiter lives, no slot is free: clearing up must not break that."""
     take(locks, "a", "dead")
     take(locks, "a", "waits", alive=60)
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     place.raw.zadd(f"{root}h:a", {"dead": (time.time() - 61) * 1000})
     assert admin.trim(locks) == 1
     assert [holder.token for holder in locks.holders("a")] == ["waits"]
@@ -83,10 +83,10 @@ def test_trim_gives_a_lapsed_slot_to_who_waits(place: Place, locks: Locks) -> No
 
 def test_trim_leaves_foreign_data_alone(place: Place, locks: Locks) -> None:
     take(locks, "theirs", "t")
-    key = f"{locks.verbs.root('')}h:theirs"
+    key = f"{locks.commands.root('')}h:theirs"
     place.raw.delete(key)
     place.raw.set(key, "theirs")
-    place.raw.zadd(f"{locks.verbs.root('')}index", {"theirs": 1.0})
+    place.raw.zadd(f"{locks.commands.root('')}index", {"theirs": 1.0})
     assert admin.trim(locks) == 1
     assert place.raw.get(key) == b"theirs"
 
@@ -94,10 +94,10 @@ def test_trim_leaves_foreign_data_alone(place: Place, locks: Locks) -> None:
 def test_trim_goes_in_steps(place: Place, locks: Locks) -> None:
     for number in range(400):
         take(locks, f"n{number}", f"t{number}")
-    root = locks.verbs.root("")
+    root = locks.commands.root("")
     for number in range(400):
         place.raw.delete(f"{root}h:n{number}")
-    cursor, count = locks.perform(AdminVerbs(locks.verbs).trim(root, TRIMMED[0]))
+    cursor, count = locks.perform(AdminCommands(locks.commands).trim(root, TRIMMED[0]))
     assert cursor != "0"
     assert PAGE <= count < 2 * PAGE
     assert count + admin.trim(locks) == 800

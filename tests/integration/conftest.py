@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_locks.keeper import keeper
-from celery_locks.testing.servers import EmbeddedServer
-from tests.support.faces import FACES, Face
+from celery_locks.core.renewer import renewer
+from tests.servers.embedded import EmbeddedServer
+from tests.support.faces import FACES, LeaseBackend
 from tests.support.news import News
 from tests.support.proxy import Proxy
 from tests.support.stalls import measure_stalls
@@ -20,9 +20,9 @@ Open = Callable[..., Any]
 def empty_keeper() -> Iterator[None]:
     """What a test leaves held would be renewed, on a server that is gone, during the next one."""
     yield
-    for token in keeper.tokens:
-        keeper.discard(token)
-    keeper._debts.clear()
+    for token in renewer.tokens:
+        renewer.discard(token)
+    renewer._pending_releases.clear()
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def proxy(valkey: EmbeddedServer) -> Iterator[Proxy]:
 
 
 def _opener(kinds: dict[str, Any], kind: str) -> Iterator[Open]:
-    opened: list[Face] = []
+    opened: list[LeaseBackend] = []
 
-    def open_face(url: str, **layout: Any) -> Face:
+    def open_face(url: str, **layout: Any) -> LeaseBackend:
         opened.append(kinds[kind](url, **layout))
         return opened[-1]
 
@@ -80,7 +80,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Open]:
 @pytest.fixture
 def both() -> Iterator[Callable[..., list[Any]]]:
     """``both(url)`` opens both faces, for faults that are too slow to be made twice."""
-    opened: list[Face] = []
+    opened: list[LeaseBackend] = []
 
     def open_both(url: str, **layout: Any) -> list[Any]:
         opened.extend(made := [kind(url, **layout) for kind in FACES.values()])

@@ -19,8 +19,8 @@ from celery import Celery
 from celery_locks import Locks, admin
 from celery_locks.errors import ServerRefused
 from celery_locks.recipes import drain
-from celery_locks.testing.servers import EmbeddedServer
-from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support import acl
 from tests.support.celery_worker import PATIENCE, rig_on
 from tests.support.waiting import wait_until

@@ -5,22 +5,24 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.model import LockSpec
-from celery_locks.store.admin_verbs import TRIMMED, AdminVerbs, Trimmed
-from celery_locks.store.base import Call
-from celery_locks.store.verbs import Verbs
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.admin import TRIMMED, AdminCommands, Trimmed
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import Call
+from celery_locks.types import LockSpec
+from tests.servers.embedded import EmbeddedServer
 
 MOST = 5000  # microseconds
 HOLDER = Holder(task_id="7c1f" * 9, task="shop.invoices.bill", worker="w@host.example", pid=4711)
 
-CALLS: dict[str, Callable[[Verbs, str], Call]] = {
-    "list": lambda verbs, root: verbs.page(),
-    "history of acts": lambda verbs, root: AdminVerbs(verbs).history(root),
-    "history of holds": lambda verbs, root: AdminVerbs(verbs).history(root, of="past"),
-    "usual": lambda verbs, root: AdminVerbs(verbs).usual(root),
+CALLS: dict[str, Callable[[LockCommands, str], Call]] = {
+    "list": lambda commands, root: commands.page(),
+    "history of acts": lambda commands, root: AdminCommands(commands).history(root),
+    "history of holds": lambda commands, root: AdminCommands(commands).history(root, of="past"),
+    "usual": lambda commands, root: AdminCommands(commands).usual(root),
     **{
-        f"trim of {part}": lambda verbs, root, part=part: AdminVerbs(verbs).trim(root, part)  # type: ignore[misc]
+        f"trim of {part}": lambda commands, root, part=part: AdminCommands(commands).trim(
+            root, part
+        )  # type: ignore[misc]
         for part in TRIMMED
     },
 }
@@ -31,19 +33,19 @@ def full() -> Iterator[EmbeddedServer]:
     """Acts upon semaphores of sixteen, long reasons, a thousand tasks, leftovers on every page."""
     with EmbeddedServer() as server, server.client() as client:
         locks = Locks.from_url(server.url)
-        verbs, root = locks.verbs, locks.verbs.root("")
+        commands, root = locks.commands, locks.commands.root("")
         for act in range(60):
             for slot in range(16):
                 spec = LockSpec("semaphore", limit=16)
-                locks.perform(verbs.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
+                locks.perform(commands.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
             why = "it hung " * 60
-            call = AdminVerbs(verbs).force_release(
+            call = AdminCommands(commands).force_release(
                 "semaphore", "", "ann@host", why, question=f"{act}"
             )
             locks.perform(call)
         for number in range(600):
             token = f"{number:024x}"
-            locks.perform(verbs.acquire(LockSpec(f"invoice:{number}"), token, HOLDER))
+            locks.perform(commands.acquire(LockSpec(f"invoice:{number}"), token, HOLDER))
             record = client.hget(f"{root}records", token)
             holder = ("from", token, "from", 1, "from", record)
             client.execute_command(
@@ -63,7 +65,7 @@ def full() -> Iterator[EmbeddedServer]:
 def test_call_keeps_the_server_busy_briefly(full: EmbeddedServer, what: str) -> None:
     """The shortest of several: on a busy machine the server itself is made to wait."""
     locks = Locks.from_url(full.url)
-    call = CALLS[what](locks.verbs, locks.verbs.root(""))
+    call = CALLS[what](locks.commands, locks.commands.root(""))
     with full.client() as client:
         client.config_set("slowlog-log-slower-than", 0)
         took = []

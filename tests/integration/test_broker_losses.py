@@ -10,7 +10,7 @@ import socket
 import kombu
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 

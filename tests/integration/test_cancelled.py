@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from celery_locks import AsyncLocks, Locks
-from celery_locks.keeper import keeper
+from celery_locks.core.renewer import renewer
 from celery_locks.recipes import AsyncBuffer, claim_or_create, idempotent
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.keys import key_alone
 from tests.support.waiting import wait_until
 
@@ -91,7 +91,7 @@ async def test_nothing_is_left_held_by_what_is_cancelled_at_any_step(
         if other:
             other.release()
         wait_until(
-            lambda name=name: not keeper.tokens and others.info(name) is None,
+            lambda name=name: not renewer.tokens and others.info(name) is None,
             5,
             what=f"what was cancelled after {turns} turns",
         )

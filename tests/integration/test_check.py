@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUnavailable, admin
 from celery_locks.admin import Finding
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.rabbitmq import RabbitMQ, is_installed
 
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from celery_locks import Locks
-from celery_locks.testing.servers import EmbeddedServer
-from celery_locks.testing.several import EmbeddedCluster
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.topologies import EmbeddedCluster
 from tests.support import dining
 from tests.support.child import ROOT, start_python
 from tests.support.leftovers import of_locks

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from celery_locks import LeaseLost, Locks, LockUnavailable, State, flows
+from celery_locks import LeaseLost, Locks, LockUnavailable, State
 from celery_locks.clock import now
-from celery_locks.testing.servers import EmbeddedServer
-from celery_locks.testing.several import EmbeddedCluster, EmbeddedSentinel
+from celery_locks.core import operations as operations
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.fake_server import FakeSentinel
 from tests.support.news import Callback, News
 from tests.support.waiting import wait_until
@@ -48,12 +49,12 @@ def acquired(locks: Any, name: str, **asked: Any) -> Any:
         return None
 
 
-def expect_known(lease: Any, told: Callback, holders: tuple[str, ...]) -> None:
+def expect_known(lease: Any, describe_entry: Callback, holders: tuple[str, ...]) -> None:
     """The holder's belief equals the store's, and a loss was told."""
     if lease.state is State.LOST:
         with pytest.raises(LeaseLost):
             lease.check()
-        assert len(told.calls) == 1
+        assert len(describe_entry.calls) == 1
         assert lease.token not in holders
     else:
         lease.check()
@@ -71,9 +72,12 @@ def holders_of(locks: Any, name: str) -> tuple[str, ...]:
 
 
 def test_lock_held_through_a_sentinel_failover(both: OpenBoth, trio: EmbeddedSentinel) -> None:
-    told = [Callback(), Callback()]
+    describe_entry = [Callback(), Callback()]
     faces = both(trio.url)
-    leases = [face.acquire(f"through{n}", ttl=9, on_lost=told[n]) for n, face in enumerate(faces)]
+    leases = [
+        face.acquire(f"through{n}", ttl=9, on_lost=describe_entry[n])
+        for n, face in enumerate(faces)
+    ]
     # The luck is taken out: these writes are on the replica.
     wait_until(lambda: trio.replica.ask("EXISTS", "celery-locks:{0}:h:through1"), 15)
     old = trio.primary
@@ -82,7 +86,7 @@ def test_lock_held_through_a_sentinel_failover(both: OpenBoth, trio: EmbeddedSen
     trio.wait_failover(old)
     for n, (face, lease) in enumerate(zip(faces, leases, strict=True)):
         wait_until(lambda one=lease, i=n: settled(one, since[i]), 9, what="a renewal or a loss")
-        expect_known(lease, told[n], holders_of(face, lease.name))
+        expect_known(lease, describe_entry[n], holders_of(face, lease.name))
         assert lease.state is State.HELD, "it was replicated and within its ttl"
         assert face.release(lease) is True
         later = face.acquire(lease.name, ttl=9)
@@ -94,17 +98,17 @@ def test_lock_that_was_not_replicated_is_told_as_lost(
     locks: Open, trio: EmbeddedSentinel, news: News
 ) -> None:
     """The failover that forgets a grant: told within a renewal, and the next fence is higher."""
-    told = Callback()
+    describe_entry = Callback()
     face = locks(trio.url)
     trio.replica.pause()
     trio.primary.ask("CLIENT", "KILL", "TYPE", "replica")
-    lease = face.acquire("forgotten", ttl=6, on_lost=told)
+    lease = face.acquire("forgotten", ttl=6, on_lost=describe_entry)
     old = trio.primary
     old.kill()
     next(server for server in trio.servers if server is not old).resume()
     trio.wait_failover(old)
     news.wait(lease, "lost")
-    expect_known(lease, told, holders_of(face, "forgotten"))
+    expect_known(lease, describe_entry, holders_of(face, "forgotten"))
     later = wait_until(lambda: acquired(face, "forgotten", ttl=6), 15)
     assert later.fence > lease.fence
     assert face.release(lease) is False
@@ -135,7 +139,7 @@ def test_waiter_follows_the_primary_and_does_not_spin(
         asked, began = scripts_run(new), now()
         wait_until(lambda: now() - began > 1.7)
         assert scripts_run(new) - asked < 8, "the waiter spins"
-        monkeypatch.setattr(flows, "REPOLL", 30.0)
+        monkeypatch.setattr(operations, "REPOLL", 30.0)
         last_poll = now() + 1.0
         wait_until(lambda: now() > last_poll, what="the waiter to poll no more")
         lease.release()
@@ -159,10 +163,10 @@ def test_locks_held_through_the_death_of_a_cluster_primary(
 ) -> None:
     """Those on the dead node go on at its replica; those elsewhere notice nothing."""
     faces = both(replicated.url)
-    told = {f"lock{n}": Callback() for n in range(24)}
+    describe_entry = {f"lock{n}": Callback() for n in range(24)}
     held = {
         name: (face := faces[n % 2], face.acquire(name, ttl=12, on_lost=callback))
-        for n, (name, callback) in enumerate(told.items())
+        for n, (name, callback) in enumerate(describe_entry.items())
     }
     victim, hit = owner_and_locks(replicated, faces[0], held)
     keys = victim.ask("DBSIZE")
@@ -172,7 +176,7 @@ def test_locks_held_through_the_death_of_a_cluster_primary(
     replicated.wait_ok()
     for name, (face, lease) in held.items():
         wait_until(lambda one=lease, n=name: settled(one, since[n]), 12)
-        expect_known(lease, told[name], holders_of(face, name))
+        expect_known(lease, describe_entry[name], holders_of(face, name))
         assert lease.state is State.HELD or name in hit
         face.release(lease)
         later = face.acquire(name, ttl=12)
@@ -188,10 +192,10 @@ def test_locks_of_a_cluster_primary_without_replica_are_told_as_lost(
     # Without this, every node would refuse while one is missing.
     for node in bare.nodes:
         node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-    told = {f"lock{n}": Callback() for n in range(24)}
+    describe_entry = {f"lock{n}": Callback() for n in range(24)}
     held = {
         name: (face := faces[n % 2], face.acquire(name, ttl=2, on_lost=callback))
-        for n, (name, callback) in enumerate(told.items())
+        for n, (name, callback) in enumerate(describe_entry.items())
     }
     victim, hit = owner_and_locks(bare, faces[0], held)
     victim.kill()
@@ -199,7 +203,7 @@ def test_locks_of_a_cluster_primary_without_replica_are_told_as_lost(
         lease = held[name][1]
         assert news.wait(lease, "lost", 5) - lease.deadline < 0.5
         assert "suspended" in news.of(lease)
-        assert len(told[name].calls) == 1
+        assert len(describe_entry[name].calls) == 1
     for name in set(held) - hit:
         face, lease = held[name]
         lease.check()
@@ -221,7 +225,7 @@ def owner_and_locks(
     cluster: EmbeddedCluster, face: Any, held: dict[str, Any]
 ) -> tuple[EmbeddedServer, set[str]]:
     """A primary that has some of these locks and not all, and which."""
-    owners = {name: cluster.owner_of(face.locks.verbs.root(name)) for name in held}
+    owners = {name: cluster.owner_of(face.locks.commands.root(name)) for name in held}
     victim = owners["lock0"]
     hit = {name for name, owner in owners.items() if owner is victim}
     assert hit < set(held)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.child import start_python
 from tests.support.news import at_most
 from tests.support.waiting import wait_until
@@ -28,7 +28,7 @@ try:
             lease.check()
         time.sleep(0.001)
 except LeaseLost:
-    print("told", flush=True)
+    print("describe_entry", flush=True)
 """
 
 WAITER = """
@@ -79,7 +79,7 @@ def test_holder_stopped_past_its_ttl_is_told_before_it_goes_on(
         other = locks(clean.url).acquire("stopped", ttl=30, wait=3)
         assert other is not None
         os.kill(holder.pid, signal.SIGCONT)
-        assert read_until(holder, "told") == "told"
+        assert read_until(holder, "describe_entry") == "describe_entry"
         other.check()
         assert [h.token for h in locks(clean.url).info("stopped").holders] == [other.token]
 

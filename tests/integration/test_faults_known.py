@@ -12,9 +12,9 @@ import redis
 
 from celery_locks import LeaseLost, Locks, State
 from celery_locks.clock import now
-from celery_locks.keeper import keeper
-from celery_locks.store.verbs import Renewal
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.core.renewer import renewer
+from celery_locks.store.commands.locks import Renewal
+from tests.servers.embedded import EmbeddedServer
 from tests.support.news import News
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -43,7 +43,7 @@ def test_renewer_survives_an_error(
     """A renewer that dies of one error loses every lock of the process and tells nobody."""
     face = locks(clean.url)
     lease = face.acquire("survives", ttl=1.5)
-    store = face.locks._store.twin()
+    store = face.locks._store.store_for_thread()
     perform, failures = store.perform, [error, error]
 
     def failing(effect: Any) -> Any:
@@ -82,9 +82,9 @@ def test_release_that_fails_oddly_does_not_stop_the_renewer(
         asked.append(now())
         raise RuntimeError("of a bug")
 
-    store = odd.locks._store.twin()
+    store = odd.locks._store.store_for_thread()
     monkeypatch.setattr(store, "perform", failing)
-    keeper.give_back("x", "t", store, odd.locks.verbs, now() + 2)
+    renewer.release_later("x", "t", store, odd.locks.commands, now() + 2)
     lease = face.acquire("held", ttl=1)
     wait_until(lambda: lease.renewals >= 4, 15)
     assert len(asked) < 12, "the keeper spins"
@@ -193,7 +193,7 @@ def test_late_renewal_after_release_makes_nothing_anew(locks: Open, clean: Embed
     face = locks(clean.url)
     lease = face.acquire("released", ttl=2)
     assert lease.release() is True
-    late = face.locks.verbs.renew([Renewal("released", lease.token, 2)], 1.0)
+    late = face.locks.commands.renew([Renewal("released", lease.token, 2)], 1.0)
     assert face.locks.perform(late) == {lease.token}
     assert clean.ask("EXISTS", key_of("released")) == 0
     with pytest.raises(LeaseLost):
@@ -206,7 +206,7 @@ def test_late_renewal_does_not_touch_the_next_holder(locks: Open, clean: Embedde
     old.release()
     new = face.acquire("next", ttl=30)
     before = clean.ask("ZSCORE", key_of("next"), new.token)
-    face.locks.perform(face.locks.verbs.renew([Renewal("next", old.token, 2)], 1.0))
+    face.locks.perform(face.locks.commands.renew([Renewal("next", old.token, 2)], 1.0))
     assert clean.ask("ZRANGE", key_of("next"), 0, -1) == [new.token]
     assert clean.ask("ZSCORE", key_of("next"), new.token) == before
 
@@ -224,4 +224,4 @@ def test_lease_that_was_lost_is_not_renewed_for_ever(
     proxy.pass_through()
     near = locks(clean.url)
     wait_until(lambda: near.acquire("abandoned"), 15, what="the lock to come free by itself")
-    wait_until(lambda: lease.token not in keeper.tokens, 15, what="the keeper to forget it")
+    wait_until(lambda: lease.token not in renewer.tokens, 15, what="the keeper to forget it")

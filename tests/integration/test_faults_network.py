@@ -19,10 +19,10 @@ from celery_locks import (
     subscribe,
 )
 from celery_locks.clock import now
+from celery_locks.core.renewer import renewer
 from celery_locks.errors import ServerOutOfMemory
-from celery_locks.keeper import keeper
-from celery_locks.model import LockSpec
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import LockSpec
+from tests.servers.embedded import EmbeddedServer
 from tests.support.leftovers import of_locks
 from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
@@ -54,9 +54,9 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
     face: Open, valkey: EmbeddedServer, proxy: Proxy, news: News, stalled: Callable[[], float]
 ) -> None:
     """Silence is not loss: until the deadline it is ours, at the deadline the holder is told."""
-    told = Callback()
+    describe_entry = Callback()
     near, far = face(proxy.url), Locks.from_url(valkey.url)
-    lease = near.acquire("hole", ttl=3, on_lost=told)
+    lease = near.acquire("hole", ttl=3, on_lost=describe_entry)
     proxy.black_hole()
     wait_until(lambda: lease.state is State.SUSPENDED, 3)
     lease.check()
@@ -75,7 +75,7 @@ def test_black_hole_suspends_then_loses_at_the_own_deadline(
     lost_at = news.wait(lease, "lost")
     assert 0 <= lost_at - lease.deadline < BUSY + stalled()
     assert news.of(lease) == ["acquired", *["renewed"] * lease.renewals, "suspended", "lost"]
-    assert [error.name for _, error in told.calls] == ["hole"]
+    assert [error.name for _, error in describe_entry.calls] == ["hole"]
     with pytest.raises(LeaseLost):
         lease.check()
     assert other is not None
@@ -228,7 +228,7 @@ def test_question_that_arrives_after_all_is_given_back_too(
     wait_until(lambda: nothing_left(valkey), 15)
     direct, spec = locks(valkey.url).locks, LockSpec("belated", 9)
     # Judged by its own reply: the debt, paid again and again, may free it before another question.
-    granted = direct.perform(direct.verbs.acquire(spec, asked[-1].token, Holder()))
+    granted = direct.perform(direct.commands.acquire(spec, asked[-1].token, Holder()))
     assert isinstance(granted, int), "the question that came late was not granted at all"
     wait_until(lambda: nothing_left(valkey), 8, what="the belated grant to be given back")
 
@@ -239,9 +239,11 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
     """There is one keeper: what it owes to a dead server must not cost leases on a living one."""
     near, far = locks(proxy.url), locks(valkey.url)
     proxy.black_hole()
-    flows = near.locks.flows
+    operations = near.locks.operations
     for number in range(60):
-        keeper.give_back(f"d{number}", f"{number:024x}", flows._store, near.locks.verbs, now() + 60)
+        renewer.release_later(
+            f"d{number}", f"{number:024x}", operations._store, near.locks.commands, now() + 60
+        )
     lease = far.acquire("healthy", ttl=1)
     wait_until(lambda: lease.renewals >= 6 or lease.state is State.LOST, 15)
     assert lease.state is State.HELD

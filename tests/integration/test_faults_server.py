@@ -18,7 +18,7 @@ from celery_locks import (
 )
 from celery_locks.admin import force_release
 from celery_locks.clock import now
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.fake_server import FakeServer
 from tests.support.leftovers import of_locks
 from tests.support.news import Callback, News, at_most
@@ -28,14 +28,14 @@ Open = Callable[..., Any]
 TTL = 1.5
 
 
-def expect_told(lease: Any, told: Callback, news: News, within: float) -> None:
+def expect_told(lease: Any, describe_entry: Callback, news: News, within: float) -> None:
     """Lost reaches the holder in all three ways, in time; nothing of it is silent."""
     news.wait(lease, "lost", within)
     assert lease.state is State.LOST
     assert lease.remaining == 0
     with pytest.raises(LeaseLost):
         lease.check()
-    assert [(one, error.name) for one, error in told.calls] == [(lease, lease.name)]
+    assert [(one, error.name) for one, error in describe_entry.calls] == [(lease, lease.name)]
     assert news.of(lease).count("lost") == 1
 
 
@@ -58,11 +58,11 @@ def test_restart_with_appendonly_goes_on(face: Open, news: News) -> None:
 def test_restart_without_persistence_is_told_as_lost(
     face: Open, server: EmbeddedServer, news: News
 ) -> None:
-    told = Callback()
+    describe_entry = Callback()
     locks = face(server.url)
-    lease = locks.acquire("forgotten", ttl=TTL, on_lost=told)
+    lease = locks.acquire("forgotten", ttl=TTL, on_lost=describe_entry)
     server.restart()
-    expect_told(lease, told, news, within=TTL / 3 + TTL / 3)
+    expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
     later = locks.acquire("forgotten", ttl=TTL)
     assert later.fence > lease.fence, "a fence must rise over an amnesia too"
     assert locks.release(lease) is False
@@ -70,11 +70,11 @@ def test_restart_without_persistence_is_told_as_lost(
 
 
 def test_flushall_is_told_as_lost(face: Open, server: EmbeddedServer, news: News) -> None:
-    told = Callback()
+    describe_entry = Callback()
     locks = face(server.url)
-    lease = locks.acquire("wiped", ttl=TTL, on_lost=told)
+    lease = locks.acquire("wiped", ttl=TTL, on_lost=describe_entry)
     server.flush()
-    expect_told(lease, told, news, within=TTL / 3 + TTL / 3)
+    expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
     assert server.ask("KEYS", "*h:*") == [], "a renewal made the lock anew"
 
 
@@ -232,14 +232,14 @@ def test_server_that_speaks_something_else_is_unavailable(face: Open) -> None:
 def test_force_release_is_told_to_the_holder(
     locks: Open, server: EmbeddedServer, news: News
 ) -> None:
-    told = Callback()
+    describe_entry = Callback()
     mine, operator = locks(server.url), locks(server.url)
-    lease = mine.acquire("taken", ttl=TTL, on_lost=told)
+    lease = mine.acquire("taken", ttl=TTL, on_lost=describe_entry)
     taken = force_release(operator.locks, "taken")
     assert [holder.token for holder in taken] == [lease.token]
     other = operator.acquire("taken", ttl=TTL)
     assert other.fence > lease.fence
-    expect_told(lease, told, news, within=TTL / 3 + TTL / 3)
+    expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
     assert mine.release(lease) is False
     other.check()
 
@@ -248,13 +248,13 @@ def test_foreign_data_is_lost_and_left_alone(
     face: Open, server: EmbeddedServer, news: News
 ) -> None:
     """Somebody's SET over our key ends that lease, and that one only."""
-    told = Callback()
+    describe_entry = Callback()
     locks = face(server.url)
     bystanders = [locks.acquire(f"bystander{n}", ttl=TTL) for n in range(3)]
-    lease = locks.acquire("overwritten", ttl=TTL, on_lost=told)
+    lease = locks.acquire("overwritten", ttl=TTL, on_lost=describe_entry)
     key = "celery-locks:{0}:h:overwritten"
     server.ask("SET", key, "precious")
-    expect_told(lease, told, news, within=TTL / 3 + TTL / 3)
+    expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
     with pytest.raises(ForeignData):
         locks.acquire("overwritten", ttl=TTL)
     with pytest.raises(ForeignData):

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.child import run_python
 
 PREAMBLE = """
 import asyncio, os, sys, time, traceback
 from celery_locks import AsyncLocks, Locks, State
-from celery_locks.keeper import keeper
+from celery_locks.core.renewer import keeper
 
 def until(condition, deadline=30.0):
     ends = time.monotonic() + deadline
@@ -245,7 +245,7 @@ def test_fork_inside_an_event_loop_leaves_the_parents_connections_alone(
     run(
         """
 import gc
-from celery_locks import flows
+from celery_locks.core import operations as flows
 
 async def main():
     locks = AsyncLocks.from_url(url)
@@ -308,11 +308,11 @@ def test_parents_debts_are_not_the_childs(clean: EmbeddedServer) -> None:
         """
 from celery_locks.clock import now
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-flows = locks.flows
-keeper.give_back("x", "t", flows._store, locks.verbs, now() + 30)
+flows = locks.operations
+renewer.release_later("x", "t", flows._store, locks.verbs, now() + 30)
 
 def child():
-    print(len(keeper._debts))
+    print(len(keeper._pending_releases))
 
 join(fork(child))
 """,

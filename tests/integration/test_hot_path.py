@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.model import LockSpec
-from celery_locks.store.base import Call
-from celery_locks.store.verbs import Renewal
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.locks import Renewal
+from celery_locks.store.effects import Call
+from celery_locks.types import LockSpec
+from tests.servers.embedded import EmbeddedServer
 
 HOLDER = Holder(task_id="j", task="bill", worker="w", host="h", pid=3)
 SPEC = LockSpec("a")
@@ -37,12 +37,12 @@ _NOT_OURS = ("evalsha", "config|resetstat", "info", "client|setinfo")
 
 def test_commands_of_a_short_task(server: EmbeddedServer, locks: Locks) -> None:
     """Notes of revocation, of past holds and of usual ones cost nothing here."""
-    verbs = locks.verbs
+    commands = locks.commands
     for _ in range(2):
-        locks.perform(verbs.acquire(SPEC, "t", HOLDER))
-        locks.perform(verbs.renew([Renewal("a", "t", 30)], 1))
-        locks.perform(verbs.release("a", "t"))
-    assert cost(server, locks, verbs.acquire(SPEC, "t", HOLDER)) == {
+        locks.perform(commands.acquire(SPEC, "t", HOLDER))
+        locks.perform(commands.renew([Renewal("a", "t", 30)], 1))
+        locks.perform(commands.release("a", "t"))
+    assert cost(server, locks, commands.acquire(SPEC, "t", HOLDER)) == {
         "hset": 1,
         "set": 1,
         "time": 1,
@@ -50,13 +50,13 @@ def test_commands_of_a_short_task(server: EmbeddedServer, locks: Locks) -> None:
         "zrange": 1,
         "zrangebyscore": 1,
     }
-    assert cost(server, locks, verbs.renew([Renewal("a", "t", 30)], 1)) == {
+    assert cost(server, locks, commands.renew([Renewal("a", "t", 30)], 1)) == {
         "del": 1,
         "exists": 1,
         "time": 1,
         "zadd": 2,
     }
-    assert cost(server, locks, verbs.release("a", "t")) == {
+    assert cost(server, locks, commands.release("a", "t")) == {
         "exists": 1,
         "hdel": 1,
         "zrem": 2,

@@ -17,17 +17,17 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_locks import LockedTask, Locks
+from celery_locks.core.owners import owner_here
+from celery_locks.core.renewer import renewer
 from celery_locks.integration import interrupt
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.execution import unreleased
 from celery_locks.integration.headers import HEADER
-from celery_locks.keeper import keeper
-from celery_locks.model import Holder, LockSpec
-from celery_locks.owners import owner_here
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
-from celery_locks.store.verbs import QUEUED, queued_token
+from celery_locks.store.commands.locks import QUEUED, reservation_token
 from celery_locks.testing import lock_name_of
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import Holder, LockSpec
+from tests.servers.embedded import EmbeddedServer
 from tests.support.keys import key_alone
 from tests.support.waiting import wait_until
 
@@ -50,7 +50,7 @@ def test_release_interrupted_on_its_way_is_made_up_for(
     lease = locks.acquire("a", ttl=600)
     assert lease
     owner, name = (
-        (locks.verbs, "release") if where == "verbs.release" else (locks._store, "perform")
+        (locks.commands, "release") if where == "verbs.release" else (locks._store, "perform")
     )
     original = getattr(owner, name)
 
@@ -113,7 +113,7 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
         with suppress(KeyboardInterrupt), strike:
             way(locks, str(line))
         wait_until(
-            lambda: not keeper.tokens and not locks.follow(locks.flows.walk()),
+            lambda: not renewer.tokens and not locks.follow(locks.operations.walk()),
             5,
             what=strike.where,
         )
@@ -172,19 +172,19 @@ def test_task_struck_at_any_line_leaves_nothing_held(
     for line in range(1, 2000):
         name, result = lock_name_of(mail, line), None
         place = name + QUEUED if options.get("lock_scope") == "queued" else name
-        token = queued_token(f"job-{line}")
+        token = reservation_token(f"job-{line}")
         note = {"queued": [place, token]} if "lock_scope" in options else {}
         if note:
             message = Holder(task_id=f"job-{line}", task=mail.name, retries=-1)
-            locks.perform(locks.verbs.acquire(LockSpec(place, 600), token, message))
+            locks.perform(locks.commands.acquire(LockSpec(place, 600), token, message))
         strike = _Strike(line, SoftTimeLimitExceeded)
         with suppress(SoftTimeLimitExceeded), strike:
             result = mail.apply([line], task_id=f"job-{line}", headers={HEADER: note})
         if result is None and note:  # struck before the run began, or after its end
-            locks.perform(locks.verbs.release(place, token))
+            locks.perform(locks.commands.release(place, token))
         wait_until(
             lambda held=(name, place): (
-                not (keeper.tokens or unreleased or any(map(locks.info, held)))
+                not (renewer.tokens or unreleased or any(map(locks.info, held)))
             ),
             5,
             what=strike.where,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from celery_locks import LeaseLost, State
-from celery_locks.keeper import keeper
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.core.renewer import renewer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.child import run_python
 from tests.support.news import News
 from tests.support.proxy import Proxy
@@ -146,8 +146,8 @@ def test_one_lost_lease_leaves_the_batch_alone(
         lease.check()
     with pytest.raises(LeaseLost):
         leases[7].check()
-    assert keeper.tokens >= {lease.token for lease in rest}
-    assert leases[7].token not in keeper.tokens
+    assert renewer.tokens >= {lease.token for lease in rest}
+    assert leases[7].token not in renewer.tokens
 
 
 def test_acquire_and_release_leave_no_pipe_or_socket_behind(

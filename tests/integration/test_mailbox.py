@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
-from celery_locks.store import mailbox
-from celery_locks.store.base import Listen
-from celery_locks.store.redis import AsyncRedisStore, RedisStore
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store import notifications as mailbox
+from celery_locks.store.effects import Subscribe
+from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
+from tests.servers.embedded import EmbeddedServer
 from tests.support.news import at_most
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -148,8 +148,8 @@ def test_waiters_do_not_wait_for_each_other_at_a_silent_server(
     far.close()
 
 
-def listens(budget: float) -> Listen:
-    return Listen("p:{0}:", os.urandom(8).hex(), connect=True, budget=budget)
+def listens(budget: float) -> Subscribe:
+    return Subscribe("p:{0}:", os.urandom(8).hex(), connect=True, budget=budget)
 
 
 def test_thread_that_has_little_time_does_not_wait_for_one_that_has_much(proxy: Proxy) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Locks
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.child import ROOT
 from tests.support.contenders import NAME
 from tests.support.history import (

@@ -16,7 +16,7 @@ import pytest
 
 from celery_locks import Locks
 from celery_locks.recipes import Buffer, Tickets, claim, done_work
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.child import ROOT
 from tests.support.crowd import ITEMS, KEYS, MESSAGES, USERS
 from tests.support.waiting import wait_until

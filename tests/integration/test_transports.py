@@ -18,7 +18,7 @@ from celery import Celery
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
 from celery_locks.errors import ServerRefused
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.tls import Authority, TlsSentinel, TlsServer
 
 PASSWORD = "S3cretPw"

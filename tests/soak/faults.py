@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.worker import Worker
 
 CLOSE_WORKERS_CONNECTIONS = ("CLIENT", "KILL", "USER", "default", "TYPE", "normal")

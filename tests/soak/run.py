@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import Faults
 from tests.soak.journal import Journal, Verdict, judge
 from tests.soak.tasks import QUEUE, VARIABLE, make_app

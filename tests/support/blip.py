@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery_locks import AsyncLocks, Holder, Locks, LockUnavailable
-from celery_locks.model import LockSpec
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import valkey_binary
+from celery_locks.types import LockSpec
+from tests.servers.embedded import valkey_binary
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.waiting import wait_until
 
 OURS, THEIRS, PORT = "10.9.0.1/24", "10.9.0.2/24", 7379
@@ -54,7 +54,7 @@ def _inode(path: str) -> str:
 
 
 def ask(locks: Any, name: str) -> Any:
-    call = locks.verbs.acquire(LockSpec(name, 30.0), f"{name}-token", Holder())
+    call = locks.commands.acquire(LockSpec(name, 30.0), f"{name}-token", Holder())
     call.budget = BUDGET
     return call
 
@@ -95,7 +95,7 @@ def main() -> None:
     took = time.monotonic() - began
     names = ("blocking", "awaited")
     for name in names:
-        near.perform(near.verbs.release(name, f"{name}-token"))
+        near.perform(near.commands.release(name, f"{name}-token"))
     came_back: set[str] = set()
     while time.monotonic() < began + WATCH:
         came_back |= {name for name in names if near.info(name)}

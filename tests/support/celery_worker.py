@@ -15,8 +15,8 @@ import redis
 
 from celery_locks import Locks
 from celery_locks.integration.app import locks_of
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.celery_app import CONF_VARIABLE, EVENTS, JOURNAL, make_app
 from tests.support.client_app import close_client, share_backend
 from tests.support.waiting import wait_until

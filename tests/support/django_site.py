@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from celery_locks.testing.children import Child, new_directory
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.celery_worker import PATIENCE, ROOT
 from tests.support.waiting import wait_until
 
@@ -51,7 +51,7 @@ class Seen:
         return [unescape(url) for url, said in found if text in unescape(said)]
 
 
-class Visitor:
+class Principal:
     """Somebody with a browser, logged in."""
 
     def __init__(self, base: str, user: str) -> None:

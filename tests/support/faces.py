@@ -52,5 +52,5 @@ class AsyncFace:
         self._runner.close()
 
 
-Face = SyncFace | AsyncFace
+LeaseBackend = SyncFace | AsyncFace
 FACES: dict[str, type[SyncFace] | type[AsyncFace]] = {"sync": SyncFace, "async": AsyncFace}

@@ -81,7 +81,7 @@ class Proxy:
     def drop_next_reply(self, to: bytes = b"") -> None:
         """Throw away one reply: that to the next request which contains `to`.
 
-        Name the command when a new connection's greetings could come first.
+        Name the command when a new connection's handshake could come first.
         """
         with self._changed:
             self._drop_reply_to = to

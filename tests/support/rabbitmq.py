@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from celery_locks.testing.children import Child, new_directory
+from tests.servers.subprocesses import Child, new_directory
 
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _START = 90.0

@@ -6,8 +6,8 @@ from typing import Any
 from celery.result import AsyncResult
 
 from celery_locks import Locks
-from celery_locks.model import LockInfo
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.types import LockInfo
+from tests.servers.embedded import EmbeddedServer
 from tests.support.client_app import close_client, open_client
 from tests.support.journal import Journal, Run
 from tests.support.leftovers import of_locks

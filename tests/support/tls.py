@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from celery_locks.testing.servers import HOST, EmbeddedServer, free_port
+from tests.servers.embedded import HOST, EmbeddedServer, free_port
 
 
 class Authority:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from celery_locks.testing.children import Child, new_directory
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.leftovers import is_alive
 from tests.support.waiting import wait_until
 

@@ -24,7 +24,7 @@ from celery_locks import (
     current_lease,
     single_instance,
 )
-from celery_locks.integration.unlocked import Unlocked
+from celery_locks.core.null_lease import NullLease
 from celery_locks.recipes import Buffer, Taken, Tickets, claim, drain, idempotent, reset
 from celery_locks.testing import assert_skipped, hold_lock, in_memory_locks, locks_disabled
 
@@ -119,7 +119,7 @@ def charge(number: int, dry_run: bool) -> str:
 @app.task(base=LockedTask[[int], str], bind=True)
 @single_instance(key="invoice:{number}")
 def refund(self: LockedTask[[int], str], number: int) -> str:
-    assert_type(self.lock, Lease | Unlocked)
+    assert_type(self.lock, Lease | NullLease)
     assert_type(self.lock.fence, int)
     assert_type(self.lock.name, str)
     self.lock.check()

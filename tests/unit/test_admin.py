@@ -12,13 +12,15 @@ import time_machine
 from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUnavailable, LockUsageError, admin
-from celery_locks.admin import acts, leftovers, liveness
+from celery_locks.admin import actions as acts
+from celery_locks.admin import liveness
+from celery_locks.admin import stale_locks as leftovers
 from celery_locks.admin.liveness import judge
-from celery_locks.integration import remote
-from celery_locks.integration.roll_call import RollCall
-from celery_locks.model import Holder, LockInfo, LockSpec
-from celery_locks.store.verbs import QUEUED, Renewal
+from celery_locks.integration import control as remote
+from celery_locks.integration.worker_inspection import ActiveReport
+from celery_locks.store.commands.locks import QUEUED, Renewal
 from celery_locks.testing import in_memory_locks
+from celery_locks.types import Holder, LockInfo, LockSpec
 
 NOBODY: dict[str, Any] = {}
 APP = Celery("t", broker="memory://", set_as_current=False)
@@ -35,7 +37,7 @@ def take(locks: Locks, name: str, token: str = "", **said: Any) -> Any:
     """Held without a keeper: as by a process that is gone."""
     spec = LockSpec(name, said.pop("ttl", 60.0), said.pop("limit", 1))
     alive = said.pop("alive", 0)
-    call = locks.verbs.acquire(spec, token or f"token of {name}", Holder(**said), alive=alive)
+    call = locks.commands.acquire(spec, token or f"token of {name}", Holder(**said), alive=alive)
     return locks.perform(call)
 
 
@@ -49,15 +51,15 @@ def held(**said: Any) -> Holder:
 def roll(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`roll(first, second, …)`: what Celery answers, the last one from then on."""
 
-    def answer(*rolls: RollCall) -> list[Any]:
+    def answer(*rolls: ActiveReport) -> list[Any]:
         asked: list[Any] = []
 
-        def call(app: Any, workers: Any = None, timeout: float = 0, **_: Any) -> RollCall:
+        def call(app: Any, workers: Any = None, timeout: float = 0, **_: Any) -> ActiveReport:
             asked.append(workers)
             return rolls[min(len(asked), len(rolls)) - 1]
 
-        monkeypatch.setattr(leftovers, "call_the_roll", call)
-        monkeypatch.setattr(liveness, "call_the_roll", call)
+        monkeypatch.setattr(leftovers, "inspect_active", call)
+        monkeypatch.setattr(liveness, "inspect_active", call)
         return asked
 
     return answer
@@ -110,7 +112,7 @@ def test_list_refuses_an_unknown_state_at_once(locks: Locks) -> None:
         admin.list_locks(locks, state="stuck")  # type: ignore[arg-type]
 
 
-ALIVE = RollCall({"w": {"t": 7}})
+ALIVE = ActiveReport({"w": {"t": 7}})
 
 
 @pytest.mark.parametrize(
@@ -118,32 +120,32 @@ ALIVE = RollCall({"w": {"t": 7}})
     [
         (held(), 1091, ALIVE, "running"),
         (held(), 1119, ALIVE, "running"),
-        (held(), 1091, RollCall({"w": {"u": 7}}), "absent"),
-        (held(), 1091, RollCall({"v": {}}), "silent"),
-        (held(), 1106, RollCall({"v": {}}), "gone"),
-        (held(), 1106, RollCall(trouble="no broker"), "late"),
-        (held(), 1091, RollCall(trouble="no broker"), "renewed"),
+        (held(), 1091, ActiveReport({"w": {"u": 7}}), "absent"),
+        (held(), 1091, ActiveReport({"v": {}}), "silent"),
+        (held(), 1106, ActiveReport({"v": {}}), "gone"),
+        (held(), 1106, ActiveReport(trouble="no broker"), "late"),
+        (held(), 1091, ActiveReport(trouble="no broker"), "renewed"),
         (held(), 1106, None, "late"),
         (held(), 1091, None, "renewed"),
-        (held(retries=-1), 1119, RollCall({}), "queued"),
+        (held(retries=-1), 1119, ActiveReport({}), "queued"),
         # Handed over a moment ago, with a claim of a second.
-        (held(acquired_at=1119, expires_at=1120), 1119.5, RollCall({}), "silent"),
+        (held(acquired_at=1119, expires_at=1120), 1119.5, ActiveReport({}), "silent"),
     ],
 )
-def test_verdict(holder: Holder, as_of: float, roll: RollCall | None, verdict: str) -> None:
+def test_verdict(holder: Holder, as_of: float, roll: ActiveReport | None, verdict: str) -> None:
     """Dead is only who is silent and does not renew either."""
     assert judge(holder, as_of, roll).verdict == verdict
 
 
 def test_verdict_says_another_pid() -> None:
-    other = judge(held(), 1091, RollCall({"w": {"t": 8}}))
+    other = judge(held(), 1091, ActiveReport({"w": {"t": 8}}))
     assert "but in pid 8" in other.sentence
     assert "in pid 7" in judge(held(), 1091, ALIVE).sentence
 
 
 def test_verdict_of_the_rest_of_at_least() -> None:
     kept = Holder(token="-x", ttl=30, expires_at=1120, worker="w")
-    assert judge(kept, 1119, RollCall({})).verdict == "ended"
+    assert judge(kept, 1119, ActiveReport({})).verdict == "ended"
 
 
 def test_info_judges_each_holder(locks: Locks, roll: Any) -> None:
@@ -166,7 +168,7 @@ def test_stale_asks_twice(locks: Locks, roll: Any) -> None:
     """A worker may be slow to answer once."""
     take(locks, "a", worker="w", task_id="t")
     take(locks, "b", worker="v", task_id="u")
-    asked = roll(RollCall(NOBODY), ALIVE)
+    asked = roll(ActiveReport(NOBODY), ALIVE)
     assert [one.name for one in admin.stale(locks, object())] == ["b"]
     assert asked[0] is None
     assert sorted(asked[1]) == ["v", "w"]
@@ -214,7 +216,7 @@ def test_sweep_spares_who_came_back_since_he_was_judged(
 
     def judge_then_renew(*asked: Any) -> Any:
         found = judge_all(*asked)
-        locks.perform(locks.verbs.renew([Renewal("dead", "1", 77.0)], 1.0))
+        locks.perform(locks.commands.renew([Renewal("dead", "1", 77.0)], 1.0))
         return found
 
     monkeypatch.setattr(leftovers, "_of_silent_workers", judge_then_renew)
@@ -224,7 +226,7 @@ def test_sweep_spares_who_came_back_since_he_was_judged(
 
 def test_stale_says_that_nobody_could_be_asked(locks: Locks, roll: Any) -> None:
     take(locks, "a", worker="v", task_id="u")
-    roll(RollCall(trouble="the broker gives no answer"))
+    roll(ActiveReport(trouble="the broker gives no answer"))
     assert admin.stale(locks, object()).doubt.startswith(
         "Nobody knows which workers live: the broker gives no answer."
     )
@@ -236,7 +238,7 @@ def test_sweep_refuses_when_nobody_can_be_asked(
     """No broker, no verdict: everything would look dead."""
     take(locks, "dead", worker="v", task_id="u")
     overdue(locks, monkeypatch)
-    roll(RollCall(trouble="the broker gives no answer"))
+    roll(ActiveReport(trouble="the broker gives no answer"))
     with pytest.raises(LockUnavailable, match="which workers live"):
         admin.sweep(locks, APP)
     assert locks.is_locked("dead")
@@ -288,7 +290,7 @@ def test_why_tells_of_a_skip(locks: Locks) -> None:
 def test_force_release_signs_with_the_user(locks: Locks) -> None:
     take(locks, "a")
     admin.force_release(locks, "a")
-    assert admin.history(locks)[0].by == admin.this_operator()
+    assert admin.history(locks)[0].by == admin.current_operator()
     with pytest.raises(LockUsageError):
         admin.force_release(locks, "")
 
@@ -355,7 +357,7 @@ def held_for(locks: Locks, clock: Any, *seconds: float, task: str = "bill") -> N
         take(locks, f"past {number}", task=task, task_id="p", ttl=100_000)
         clock.shift(one)
         token = f"token of past {number}"
-        locks.perform(locks.verbs.release(f"past {number}", token, past=""))
+        locks.perform(locks.commands.release(f"past {number}", token, past=""))
 
 
 @pytest.fixture

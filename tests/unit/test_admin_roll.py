@@ -8,9 +8,9 @@ import pytest
 
 from celery_locks import Locks
 from celery_locks.admin.liveness import judge, verdict_of
-from celery_locks.integration.roll_call import RollCall
-from celery_locks.model import Holder
-from celery_locks.web.site import Site
+from celery_locks.integration.worker_inspection import ActiveReport
+from celery_locks.types import Holder
+from celery_locks.web.context import WebContext
 
 AT = 1000.0
 
@@ -40,7 +40,7 @@ def test_judge_believes_an_older_answer_only_as_far_as_it_goes(
     running: Any, acquired_at: float, as_of: float, verdict: str
 ) -> None:
     """A list that calls healthy holders dead for a second is not believed when it matters."""
-    roll = RollCall(running, asked=frozenset({"w"}), at=AT)
+    roll = ActiveReport(running, asked=frozenset({"w"}), at=AT)
     found = judge(holder(acquired_at, expires_at=as_of + 30), as_of, roll)
     assert found.verdict == verdict
     assert verdict_of(found.holder, as_of, roll) == verdict
@@ -48,7 +48,7 @@ def test_judge_believes_an_older_answer_only_as_far_as_it_goes(
 
 def test_judge_says_nothing_of_a_worker_that_was_not_asked() -> None:
     """It joined a moment ago, and is asked the next time."""
-    roll = RollCall({}, asked=frozenset({"other"}), at=AT)
+    roll = ActiveReport({}, asked=frozenset({"other"}), at=AT)
     found = judge(holder(), AT + 1, roll)
     assert found.verdict == "renewed"
     assert "has not answered yet" in found.sentence
@@ -57,6 +57,6 @@ def test_judge_says_nothing_of_a_worker_that_was_not_asked() -> None:
 def test_site_says_where_the_locks_are_and_never_a_password() -> None:
     """Production and staging must not look the same; a screenshot must not give access."""
     locks = Locks.from_url("redis://ann:s3cret@redis.prod:6380/4", prefix="shop")
-    where = Site.of(locks).where()
+    where = WebContext.of(locks).where()
     assert where == {"app_name": None, "server": "redis.prod:6380", "db": 4, "prefix": "shop"}
     locks.close()

@@ -19,17 +19,14 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
     {
-        *("errors", "model", "clock", "events", "logs", "native"),
+        *("errors", "types", "clock", "events", "logs", "unpatched"),
         *("signatures", "text", "loopback", "extras"),
+        *("options", "policy", "settings", "skipped", "keys", "key_template", "key_text"),
     },
     {"store"},
-    {
-        *("lease", "once", "options", "owners", "policy", "settings", "skipped"),
-        *("keys", "key_template", "key_text"),
-    },
-    {"deadlocks", "debts", "keeper", "flows", "hints", "locks", "aio"},
+    {"core"},
     {"integration"},
-    {"admin", "task_lock", "recipes", "__init__"},
+    {"admin", "functions", "task_lock", "recipes", "__init__"},
     {"cli", "web", "metrics", "otel", "django", "__main__"},
     {"testing"},
 )
@@ -132,13 +129,14 @@ def package(tmp_path: Path) -> Path:
     """A small package that keeps the rules."""
     source = tmp_path / PACKAGE
     files = {
-        "__init__.py": "from celery_locks.locks import Locks",
+        "__init__.py": "from celery_locks.core.locks import Locks",
         "errors.py": "",
-        "lease.py": "import os\nfrom .errors import LockError\nfrom .store import base",
-        "locks.py": "from celery_locks import lease, errors",
+        "core/__init__.py": "",
+        "core/lease.py": "import os\nfrom ..errors import LockError\nfrom ..store import effects",
+        "core/locks.py": "from celery_locks import core, errors",
         "store/__init__.py": "",
-        "store/base.py": "from ..events import emit\nfrom . import redis",
-        "store/redis.py": "import redis.asyncio",
+        "store/effects.py": "from ..events import emit\nfrom . import redis_store",
+        "store/redis_store.py": "import redis.asyncio",
         "integration/__init__.py": "from celery import Task",
         "cli.py": "from celery_locks import Locks",
     }
@@ -156,14 +154,14 @@ def test_violations_accepts_a_lawful_package(package: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [
-        ("lease.py", "def f():\n    import redis", "redis belongs in store, testing"),
-        ("lease.py", "from redis.client import Redis", "redis belongs in store, testing"),
-        ("locks.py", "import celery", "celery belongs in"),
-        ("store/base.py", "from kombu import Connection", "kombu belongs in"),
-        ("store/base.py", "from ..lease import Lease", "store may not import from lease"),
-        ("store/base.py", "from .. import lease", "store may not import from lease"),
-        ("errors.py", "import celery_locks.store.base", "errors may not import from store"),
-        ("locks.py", "from celery_locks import Locks", "locks may not import from __init__"),
+        ("core/lease.py", "def f():\n    import redis", "redis belongs in store, testing"),
+        ("core/lease.py", "from redis.client import Redis", "redis belongs in store, testing"),
+        ("core/locks.py", "import celery", "celery belongs in"),
+        ("store/effects.py", "from kombu import Connection", "kombu belongs in"),
+        ("store/effects.py", "from ..core.lease import Lease", "store may not import from core"),
+        ("store/effects.py", "from .. import core", "store may not import from core"),
+        ("errors.py", "import celery_locks.store.effects", "errors may not import from store"),
+        ("core/a.py", "from celery_locks import Locks", "core may not import from __init__"),
         ("__init__.py", "from celery_locks import cli", "__init__ may not import from cli"),
         ("attic.py", "", "the room 'attic' has no layer"),
     ],

@@ -13,10 +13,11 @@ from celery.utils import uuid
 from click.testing import CliRunner, Result
 
 from celery_locks import Locks, admin
-from celery_locks.cli import acting, main
-from celery_locks.cli import desk as desks
-from celery_locks.cli.render import HEADS, fit, plain
-from celery_locks.model import Holder, LockSpec
+from celery_locks.cli import context as desks
+from celery_locks.cli import main
+from celery_locks.cli import manage as acting
+from celery_locks.cli.render import HEADS, fit, printable
+from celery_locks.types import Holder, LockSpec
 
 NOWHERE = "redis://127.0.0.1:1/0"
 EVERY = [
@@ -35,7 +36,7 @@ EVERY = [
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
     made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
-    monkeypatch.setattr(desks.Desk, "of_url", lambda *_: desks.Desk(made))
+    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(made))
     yield made
     made.close()
 
@@ -57,7 +58,7 @@ SURE = ("--yes", "--reason", "it hangs")
 
 def take(locks: Locks, *names: str, **said: Any) -> None:
     for name in names:
-        locks.perform(locks.verbs.acquire(LockSpec(name), f"t-{name}", Holder(**said)))
+        locks.perform(locks.commands.acquire(LockSpec(name), f"t-{name}", Holder(**said)))
 
 
 @pytest.mark.parametrize("command", EVERY, ids=lambda command: command[0])
@@ -206,8 +207,8 @@ def test_release_takes_it_only_from_the_holder_that_was_shown(
     take(locks, "a")
 
     def confirm(*_: Any, **__: Any) -> bool:
-        locks.perform(locks.verbs.release("a", "t-a"))
-        locks.perform(locks.verbs.acquire(LockSpec("a"), "another", Holder()))
+        locks.perform(locks.commands.release("a", "t-a"))
+        locks.perform(locks.commands.acquire(LockSpec("a"), "another", Holder()))
         return True
 
     monkeypatch.setattr(acting.click, "confirm", confirm)
@@ -313,14 +314,14 @@ def test_a_name_is_no_glob_if_it_is_a_lock(locks: Locks) -> None:
 def test_grace_that_was_used_is_a_success(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder gives it back by itself while we wait."""
     take(locks, "a")
-    asked: Callable[..., Any] = admin.acts.stop
+    asked: Callable[..., Any] = admin.actions.stop
 
     def stop(*arguments: Any, **said: Any) -> Any:
         answer = asked(*arguments, **said)
-        locks.perform(locks.verbs.release("a", "t-a"))
+        locks.perform(locks.commands.release("a", "t-a"))
         return answer
 
-    monkeypatch.setattr(admin.acts, "stop", stop)
+    monkeypatch.setattr(admin.actions, "stop", stop)
     result = run("release", "a", "--grace", "5", *SURE)
     assert (result.exit_code, result.stderr) == (
         0,
@@ -363,7 +364,7 @@ def test_why_answers_first_and_takes_only_our_own_results_for_skips(
     app.conf.worker_enable_remote_control = False
     task_id = uuid()  # the backend is one for all apps of the process
     app.backend.store_result(task_id, value, "SUCCESS")
-    monkeypatch.setattr(desks.Desk, "of_url", lambda *_: desks.Desk(locks, app))
+    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(locks, app))
     result = run("why", task_id)
     assert result.stdout == f"Task {task_id} {answer}\n"
     assert result.exit_code == 0
@@ -380,4 +381,4 @@ def test_why_answers_first_and_takes_only_our_own_results_for_skips(
     ],
 )
 def test_plain_writes_out_what_a_terminal_would_obey(text: str, shown: str) -> None:
-    assert plain(text) == shown
+    assert printable(text) == shown

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from celery_locks import Locks, admin
-from celery_locks.cli import desk as desks
+from celery_locks.cli import context as desks
 from celery_locks.cli import main
 from celery_locks.cli.commands import COMMANDS
-from celery_locks.model import Holder, LockSpec
+from celery_locks.types import Holder, LockSpec
 
 # As a shell hands over a byte that is not UTF-8.
 LATIN = "caf\udce9"
@@ -22,8 +22,8 @@ LATIN = "caf\udce9"
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
     made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
-    monkeypatch.setattr(desks.Desk, "of_url", lambda *_: desks.Desk(made))
-    made.perform(made.verbs.acquire(LockSpec("a"), "t-a", Holder()))
+    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(made))
+    made.perform(made.commands.acquire(LockSpec("a"), "t-a", Holder()))
     yield made
     made.close()
 

@@ -9,11 +9,11 @@ from celery import Celery, Task, chain, chord
 from celery.backends.rpc import RPCBackend
 
 from celery_locks import Holder, LockedTask, Locks
+from celery_locks.core.renewer import renewer
 from celery_locks.integration.headers import HEADER
-from celery_locks.keeper import keeper
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import ended, queued_token
+from celery_locks.store.commands.locks import ended, reservation_token
 from celery_locks.testing import in_memory_locks
+from celery_locks.types import LockSpec
 from tests.support.keys import key_alone
 
 
@@ -44,11 +44,11 @@ def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
         token = take_place(locks, "a", "id-1")
         first = Holder(task_id="id-1", task="job")
         locks.perform(
-            locks.verbs.release("a", "gone", marks=[ended(first, 60, leaves_result=False)])
+            locks.commands.release("a", "gone", marks=[ended(first, 60, leaves_result=False)])
         )
-        copy = {"queued": ["a", queued_token("id-1")]}
+        copy = {"queued": ["a", reservation_token("id-1")]}
         job.apply(("a",), task_id="id-1", headers={HEADER: copy})
-        keeper.settle(5)
+        renewer.wait_idle(5)
         assert app.conf.runs == []
         assert [holder.token for holder in locks.holders("a")] == [token]
 
@@ -63,7 +63,7 @@ def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
         monkeypatch.setattr(job, "_backend", RPCBackend(app))
     with in_memory_locks(app) as locks:
         mark = ended(Holder(task_id="id-2"), 60, leaves_result="caller" in why)
-        locks.perform(locks.verbs.release("a", "gone", marks=[mark]))
+        locks.perform(locks.commands.release("a", "gone", marks=[mark]))
         headers = {HEADER: {"since": time.time()}}
         assert job.apply(("a",), task_id="id-2", headers=headers).state == "IGNORED"
     assert app.conf.runs == []
@@ -73,9 +73,9 @@ def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
 
 def take_place(locks: Locks, name: str, task_id: str) -> str:
     """As a retry has it while it waits."""
-    token = queued_token(task_id, again=True)
+    token = reservation_token(task_id, again=True)
     holder = Holder(task_id=task_id, task="job", retries=-1)
-    assert isinstance(locks.perform(locks.verbs.acquire(LockSpec(name, 60), token, holder)), int)
+    assert isinstance(locks.perform(locks.commands.acquire(LockSpec(name, 60), token, holder)), int)
     return token
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import fakeredis
 import pytest
 
-from celery_locks import LockDeadlock, Locks, LockUnavailable, admin, flows
-from celery_locks.deadlocks import find_cycle, find_own_cycle
-from celery_locks.model import Holder, LockSpec
-from celery_locks.owners import blocked_here, caller, owner_here, set_task_lookup
-from celery_locks.store.verbs import Wait
+from celery_locks import LockDeadlock, Locks, LockUnavailable, admin
+from celery_locks.core import operations as operations
+from celery_locks.core.deadlocks import find_cycle, find_own_cycle
+from celery_locks.core.owners import blocked_here, caller, owner_here, set_task_lookup
+from celery_locks.store.commands.locks import Wait
+from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
 
 
@@ -132,7 +133,7 @@ def test_block_that_another_thread_ends_is_no_deadlock(locks: Locks) -> None:
 
 
 def test_event_loop_blocks_the_task_that_runs_it(locks: Locks) -> None:
-    """The body of a Celery task ends when its loop does; a server's loop serves others besides."""
+    """The body of a Celery task ends when its loop does; a server's loop serves others extras."""
 
     async def blocked() -> list[Any]:
         return blocked_here()
@@ -182,7 +183,7 @@ def test_wait_goes_on_where_nobody_can_say(locks: Locks, monkeypatch: pytest.Mon
         asked.append(root)
         raise LockUnavailable("as planned")
 
-    monkeypatch.setattr(locks.verbs, "waits", fail)
+    monkeypatch.setattr(locks.commands, "waits", fail)
     with locks.hold("a"):
         assert locks.acquire("a", wait=0.1) is None
     assert asked
@@ -193,7 +194,7 @@ def test_two_readings_that_differ_are_no_deadlock(
 ) -> None:
     """Shards are read one after the other: what is not there twice may never have been."""
     seen = iter(range(1_000_000))
-    monkeypatch.setattr(flows, "edges", lambda waits: next(seen))
+    monkeypatch.setattr(operations, "edges", lambda waits: next(seen))
     with locks.hold("a"):
         assert locks.acquire("a", wait=0.1) is None
     monkeypatch.undo()
@@ -204,10 +205,10 @@ def test_two_readings_that_differ_are_no_deadlock(
 def put(locks: Locks, name: str, token: str, owner: str, *, waits: bool = False) -> None:
     holder = Holder(host="h", pid=7, owner=owner)
     how: dict[str, Any] = {"alive": 60, "owners": [owner]} if waits else {}
-    locks.perform(locks.verbs.acquire(LockSpec(name, 60.0), token, holder, **how))
+    locks.perform(locks.commands.acquire(LockSpec(name, 60.0), token, holder, **how))
 
 
-def told(locks: Locks, name: str) -> str:
+def describe_entry(locks: Locks, name: str) -> str:
     return "\n".join(admin.why(locks, name).sentences)
 
 
@@ -215,19 +216,21 @@ def test_why_tells_of_a_deadlock(locks: Locks) -> None:
     """As long as nobody has given way: a reader sees the ring, whichever lock he asks about."""
     put(locks, "a", "t1", "me")
     put(locks, "b", "t2", "you")
-    assert "waits for lock" not in told(locks, "a")
+    assert "waits for lock" not in describe_entry(locks, "a")
     put(locks, "b", "w1", "me", waits=True)
-    assert "Its holder, a process on h, pid 7, waits for lock 'b', held by" in told(locks, "a")
-    assert "Deadlock" not in told(locks, "a")
+    assert "Its holder, a process on h, pid 7, waits for lock 'b', held by" in describe_entry(
+        locks, "a"
+    )
+    assert "Deadlock" not in describe_entry(locks, "a")
     put(locks, "a", "w2", "you", waits=True)
     for name, other in ("ab", "ba"):
         assert (
             f"Deadlock: a process on h, pid 7 holds lock {name!r} and waits for lock {other!r}; "
-            in (told(locks, name))
+            in (describe_entry(locks, name))
         )
 
 
 def test_why_tells_of_one_who_waits_for_himself(locks: Locks) -> None:
     put(locks, "a", "t1", "me")
     put(locks, "a", "w1", "me", waits=True)
-    assert "waits for lock 'a', which it holds itself" in told(locks, "a")
+    assert "waits for lock 'a', which it holds itself" in describe_entry(locks, "a")

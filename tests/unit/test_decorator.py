@@ -11,7 +11,7 @@ from celery import Celery, Task, shared_task
 from celery_locks import LockedTask, LockUsageError, single_instance
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import current_lease
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 
 @pytest.fixture
@@ -404,7 +404,7 @@ def test_two_tasks_with_one_base_do_not_mix(app: Celery) -> None:
         return held()
 
     assert (one(), two(), one()) == ("one", "two", "one")
-    assert LockedTask._lock_said == {}
+    assert LockedTask._lock_values == {}
 
 
 def test_as_the_default_base_of_an_app(valkey: EmbeddedServer) -> None:

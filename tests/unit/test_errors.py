@@ -18,7 +18,7 @@ from celery_locks.errors import (
     LockUsageError,
     TaskLockAcquireError,
 )
-from celery_locks.model import Blocker, Conflict, Holder
+from celery_locks.types import Blocker, Conflict, Holder
 
 PARENTS = {
     "LockConflict": "LockError",

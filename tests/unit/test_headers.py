@@ -21,7 +21,7 @@ from celery_locks.integration.headers import (
     given_token,
     remove_token,
 )
-from celery_locks.store.verbs import queued_token
+from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import in_memory_locks
 
 
@@ -158,15 +158,17 @@ def test_a_forged_count_is_cut() -> None:
 def test_a_reservation_has_the_token_of_its_own_task() -> None:
     """Whatever token a message brings: the one of a running holder would free its lock."""
     forged = {"queued": ["run:victim", "0f3a"], "replaced": ["victim", 86400]}
-    assert read(forged).reservation("mine") == ("run:victim", queued_token("mine"))
-    assert read({"queued": "a", "token": "0f3a"}).reservation("mine")[1] == queued_token("mine")
+    assert read(forged).reservation("mine") == ("run:victim", reservation_token("mine"))
+    assert read({"queued": "a", "token": "0f3a"}).reservation("mine")[1] == reservation_token(
+        "mine"
+    )
     for strange in (None, "", 7, "\ud800", ["x"]):
         assert read(forged).reservation(strange) == ("", "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_of_the_first_release_is_understood(again: bool) -> None:
-    token = queued_token("id", again=again)
+    token = reservation_token("id", again=again)
     header = read({"queued": ["a", token], "since": 5, "times": 2, "replaced": ["other", 60.0]})
     assert header.reservation("id") == ("a", token)
     assert (header.since, header.times, header.replaced) == (5, 2, True)

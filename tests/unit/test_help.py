@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_locks import AsyncLocks, LockedTask, Locks, single_instance
-from celery_locks.locks import Asked
+from celery_locks.core.locks import AcquireOptions
 from celery_locks.options import WORDS
 
 TAKING = [Locks.acquire, Locks.try_acquire, Locks.hold]
@@ -31,7 +31,7 @@ def test_single_instance_shows_its_options() -> None:
 @pytest.mark.parametrize("function", [*TAKING, *TAKING_ASYNC])
 def test_locks_show_how_a_lock_can_be_taken(function: Callable[..., Any]) -> None:
     """A new option that is not shown would fail here."""
-    assert set(options_of(function)) - {"required"} == set(Asked.__annotations__)
+    assert set(options_of(function)) - {"required"} == set(AcquireOptions.__annotations__)
     assert "ForwardRef" not in str(inspect.signature(function))
 
 

@@ -10,14 +10,14 @@ import pytest
 from celery import Celery
 
 from celery_locks import Holder, LockedTask, errors, events, logs
-from celery_locks.debts import Debt
-from celery_locks.events import Kind, emit
-from celery_locks.keeper import keeper
-from celery_locks.lease import Lease
-from celery_locks.model import Conflict, LockSpec, Revocation
-from celery_locks.once import RESULT_BYTES, Codec, Once
+from celery_locks.core.idempotency import RESULT_BYTES, Codec, Once
+from celery_locks.core.lease import Lease
+from celery_locks.core.pending_releases import PendingRelease
+from celery_locks.core.renewer import renewer
+from celery_locks.events import EventKind, emit
 from celery_locks.testing import in_memory_locks
 from celery_locks.text import printable
+from celery_locks.types import Conflict, LockSpec, Revocation
 
 EVIL = "a\r\n[2026-01-01 00:00:00: CRITICAL/MainProcess] FORGED\x1b[31m\u202e\u2028\x85\x07"
 HOLDER = Holder(token=EVIL, task_id=EVIL, task=EVIL, worker=EVIL, host=EVIL, pid=1, expires_at=9.0)
@@ -46,15 +46,15 @@ def test_printable_writes_out_what_does_something(text: str, shown: str) -> None
     assert printable(text) == shown
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", get_args(EventKind))
 def test_events_of_hostile_names_are_single_lines(
-    kind: Kind, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kind: EventKind, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_subscribers", ())
     detail: dict[str, Any] = dict.fromkeys(("task", "task_id", "why", "decision", "does"), EVIL)
     emit(kind, EVIL, EVIL, 7, conflict=CONFLICT, pid=EVIL, **detail)
     assert len(lines.records) == (kind in logs.LEVELS)
-    logs.owed(EVIL, errors.LockUnavailable(EVIL))
+    logs.release_deferred(EVIL, errors.LockUnavailable(EVIL))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_lines_about_results_that_are_not_kept_are_single_lines(
 
 
 def test_line_about_a_debt_is_a_single_line(lines: pytest.LogCaptureFixture) -> None:
-    debt: Any = Debt(EVIL, "t", None, None, 0.0)  # type: ignore[arg-type]
+    debt: Any = PendingRelease(EVIL, "t", None, None, 0.0)  # type: ignore[arg-type]
     debt.trouble = EVIL
-    debt.tell_if_unpaid()
+    debt.log_if_unreleased()
     assert len(lines.records) == 1
 
 
@@ -125,7 +125,7 @@ def test_task_with_a_hostile_argument_logs_single_lines(
             assert "has no UTF-8 form" in str(result.result)
             with pytest.raises(errors.LockUsageError, match="has no UTF-8 form"):
                 job.delay(key)
-        keeper.settle(5)
+        renewer.wait_idle(5)
     ours = [record for record in lines.records if record.name == "celery_locks"]
     assert not [record for record in ours if record.levelno >= logging.WARNING]
     app.close()

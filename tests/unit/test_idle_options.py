@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, LockUsageError, admin, single_instance
 from celery_locks.integration.app import locks_of
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 IDLE = [
     ({"wait": 5, "on_conflict": "skip"}, "wait has no effect with on_conflict='skip'; write"),
@@ -139,7 +139,7 @@ def test_a_class_may_have_attributes_of_its_own() -> None:
 
         def on_retry(self, *args: Any) -> None: ...
 
-    assert Sync._lock_said == {}
+    assert Sync._lock_values == {}
     with pytest.raises(LockUsageError, match="on_conflict has no effect; write lock_on_conflict"):
         type("Wrong", (LockedTask,), {"on_conflict": "raise"})
 

@@ -9,17 +9,17 @@ import pytest
 
 from celery_locks import Locks
 from celery_locks.clock import now
+from celery_locks.core.lease import Lease
+from celery_locks.core.operations import AcquireRequest
 from celery_locks.errors import LeaseLost
-from celery_locks.flows import Ask
 from celery_locks.integration import interrupt
 from celery_locks.integration.interrupt import (
     SIGNAL,
     Interrupter,
-    KeptElsewhere,
+    RemotelyRenewedLease,
     interrupter_here,
 )
-from celery_locks.lease import Lease
-from celery_locks.model import Holder, LockSpec
+from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
 
 
@@ -116,8 +116,10 @@ def test_a_child_trusts_its_lease_no_longer_than_the_main_process_renews_it() ->
     """Which goes on with the task's ttl: beyond it another may have the lock."""
     locks = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
     spec = LockSpec("a", 4.0)
-    ask = Ask(spec, Holder(), "token", now(), lease_class=KeptElsewhere, kept_elsewhere=True)
-    lease: Any = locks.follow(locks.flows.acquire(ask))
+    ask = AcquireRequest(
+        spec, Holder(), "token", now(), lease_class=RemotelyRenewedLease, renewed_elsewhere=True
+    )
+    lease: Any = locks.follow(locks.operations.acquire(ask))
     lease.renew(60)
     assert lease.remaining <= 4
     lease.renew(2)

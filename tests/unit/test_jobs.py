@@ -14,8 +14,8 @@ from celery_locks import Locks, admin
 from celery_locks.admin import jobs
 from celery_locks.admin.jobs import JobSearch, _lost_before
 from celery_locks.integration.redis_broker import Unacked
-from celery_locks.integration.roll_call import Stock
-from celery_locks.model import Holder, LockSpec
+from celery_locks.integration.worker_inspection import MessageReport
+from celery_locks.types import Holder, LockSpec
 
 HOLDER = Holder(token="x", task_id="t", task="bill", worker="w", ttl=30.0)
 
@@ -35,7 +35,7 @@ def clock() -> Iterator[Any]:
 
 def take(locks: Locks, name: str, task_id: str = "") -> None:
     holder = Holder(task_id=task_id or name, task="bill", worker="w")
-    locks.perform(locks.verbs.acquire(LockSpec(name, 30.0), f"{name}-{task_id}", holder))
+    locks.perform(locks.commands.acquire(LockSpec(name, 30.0), f"{name}-{task_id}", holder))
 
 
 def bill() -> None:
@@ -61,7 +61,7 @@ def test_only_jobs_whose_renewal_was_overdue_are_looked_for(locks: Locks, clock:
     take(locks, "elsewhere", "at work")
     take(locks, "another", "ran again")
     clock.shift(5)
-    locks.perform(locks.verbs.release("another", "another-ran again", past=""))
+    locks.perform(locks.commands.release("another", "another-ran again", past=""))
     found = {holder.task_id for holder in _lost_before(locks, set())}
     assert found == {"overdue", "lapsed"}
     assert list(_lost_before(locks, {"overdue", "lapsed"})) == []
@@ -132,19 +132,19 @@ def test_only_the_message_that_the_dead_worker_had_is_restored(
 @pytest.mark.parametrize(
     ("answers", "taken", "times"),
     [
-        ([Stock({"w": []})], set(), 1),
-        ([Stock({"v": []}), Stock({"w": []}, frozenset({"t"}))], {"t"}, 2),
-        ([Stock(), Stock()], set(), 2),
+        ([MessageReport({"w": []})], set(), 1),
+        ([MessageReport({"v": []}), MessageReport({"w": []}, frozenset({"t"}))], {"t"}, 2),
+        ([MessageReport(), MessageReport()], set(), 2),
     ],
     ids=["its worker answers", "its worker is slow", "nobody answers"],
 )
 def test_a_worker_that_does_not_answer_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Stock], taken: set[str], times: int
+    monkeypatch: pytest.MonkeyPatch, answers: list[MessageReport], taken: set[str], times: int
 ) -> None:
     """A busy worker may miss one question, and have the task."""
     asked: list[Any] = []
     monkeypatch.setattr(
-        jobs, "take_stock", lambda app, ids, _: asked.append(ids) or answers[len(asked) - 1]
+        jobs, "inspect_messages", lambda app, ids, _: asked.append(ids) or answers[len(asked) - 1]
     )
     assert JobSearch(None, 1.0)._with_workers([HOLDER]) == taken
     assert asked == [["t"]] * times

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from celery_locks import debts as debts_module
-from celery_locks import keeper as module
-from celery_locks import lease as lease_module
 from celery_locks.clock import now as real_now
+from celery_locks.core import lease as lease_module
+from celery_locks.core import pending_releases as debts_module
+from celery_locks.core import renewer as module
+from celery_locks.core.lease import Lease, State
+from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
-from celery_locks.keeper import Keeper
-from celery_locks.lease import Lease, State
-from celery_locks.model import LockSpec
-from celery_locks.store.base import Call
-from celery_locks.store.verbs import RENEW_BATCH, Lost, Mark, Verbs
+from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands, Lost, Mark
+from celery_locks.store.effects import Call
+from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 
 
@@ -47,21 +47,21 @@ class Store:
             raise self.trouble
         return Lost(self.lost) if call.script.verb == "renew" else True
 
-    def unlisten(self, token: str) -> None: ...
+    def unsubscribe(self, token: str) -> None: ...
     def close(self) -> None: ...
 
-    def verbs(self) -> list[str]:
+    def commands(self) -> list[str]:
         return [call.script.verb for call in self.calls]
 
 
-class Still(Keeper):
+class Still(Renewer):
     """Without its thread."""
 
     def _start(self) -> None:
-        self._bell = os.pipe()
+        self._wakeup_pipe = os.pipe()
 
     def turn(self) -> None:
-        self._debts.pay(self.patience)
+        self._pending_releases.flush(self.patience)
         self._renew_due()
 
 
@@ -79,10 +79,10 @@ def store() -> Store:
 
 
 @pytest.fixture
-def keeper(clock: Clock) -> Any:
+def renewer(clock: Clock) -> Any:
     made = Still()
     yield made
-    for descriptor in made._bell or ():
+    for descriptor in made._wakeup_pipe or ():
         os.close(descriptor)
 
 
@@ -91,252 +91,254 @@ def lease(clock: Clock, name: str = "a", ttl: float = 9, on_lost: Any = None) ->
 
 
 def test_lease_is_renewed_after_a_third_of_its_ttl(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
     kept = lease(clock)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     clock.time += 2.9
-    keeper.turn()
+    renewer.turn()
     assert store.calls == []
     clock.time += 0.2
-    keeper.turn()
-    assert store.verbs() == ["renew"]
+    renewer.turn()
+    assert store.commands() == ["renew"]
     assert store.calls[0].args == ("a", "t-a", 9000)
     assert kept.renewals == 1
-    keeper.turn()
+    renewer.turn()
     assert len(store.calls) == 1
 
 
 def test_everything_due_goes_in_one_call_per_shard(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
-    verbs = Verbs("p", 2)
+    commands = LockCommands("p", 2)
     names = [f"n{i}" for i in range(40)]
     for name in names:
-        keeper.keep(lease(clock, name), store, verbs)
+        renewer.add(lease(clock, name), store, commands)
     clock.time += 3
-    keeper.turn()
+    renewer.turn()
     assert len(store.calls) == 2
-    assert {call.root for call in store.calls} == set(verbs.roots)
+    assert {call.root for call in store.calls} == set(commands.roots)
     for call in store.calls:
-        assert all(verbs.root(str(name)) == call.root for name in call.args[::3])
+        assert all(commands.root(str(name)) == call.root for name in call.args[::3])
     assert sorted(str(n) for call in store.calls for n in call.args[::3]) == sorted(names)
 
 
-def test_stores_are_not_mixed(keeper: Still, store: Store, clock: Clock) -> None:
+def test_stores_are_not_mixed(renewer: Still, store: Store, clock: Clock) -> None:
     other = Store()
-    keeper.keep(lease(clock, "a"), store, Verbs("p"))
-    keeper.keep(lease(clock, "b"), other, Verbs("p"))
+    renewer.add(lease(clock, "a"), store, LockCommands("p"))
+    renewer.add(lease(clock, "b"), other, LockCommands("p"))
     clock.time += 3
-    keeper.turn()
+    renewer.turn()
     assert [len(store.calls), len(other.calls)] == [1, 1]
 
 
-def test_batches_are_bounded(keeper: Still, store: Store, clock: Clock) -> None:
+def test_batches_are_bounded(renewer: Still, store: Store, clock: Clock) -> None:
     """One call for all of a big worker would block the server for the others."""
     for i in range(RENEW_BATCH + 1):
-        keeper.keep(lease(clock, f"n{i}"), store, Verbs("p"))
+        renewer.add(lease(clock, f"n{i}"), store, LockCommands("p"))
     clock.time += 3
-    keeper.turn()
+    renewer.turn()
     assert [len(call.args) // 3 for call in store.calls] == [RENEW_BATCH, 1]
 
 
-def test_what_is_nearly_due_goes_along(keeper: Still, store: Store, clock: Clock) -> None:
-    keeper.keep(lease(clock, "a"), store, Verbs("p"))
+def test_what_is_nearly_due_goes_along(renewer: Still, store: Store, clock: Clock) -> None:
+    renewer.add(lease(clock, "a"), store, LockCommands("p"))
     clock.time += 0.5
-    keeper.keep(lease(clock, "b"), store, Verbs("p"))
+    renewer.add(lease(clock, "b"), store, LockCommands("p"))
     clock.time += 2.5
-    keeper.turn()
+    renewer.turn()
     assert [call.args[::3] for call in store.calls] == [("a", "b")]
 
 
 def test_failed_renewal_is_tried_again_inside_the_lease(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
-    told: list[Any] = []
-    kept = lease(clock, on_lost=lambda *a: told.append(a))
-    keeper.keep(kept, store, Verbs("p"))
+    describe_entry: list[Any] = []
+    kept = lease(clock, on_lost=lambda *a: describe_entry.append(a))
+    renewer.add(kept, store, LockCommands("p"))
     store.trouble = LockUnavailable("down")
     clock.time += 3
-    keeper.turn()
+    renewer.turn()
     assert kept.state is State.SUSPENDED
-    assert clock.time < keeper._first_due() <= clock.time + 9 / 20
-    clock.time = keeper._first_due()
+    assert clock.time < renewer._first_due() <= clock.time + 9 / 20
+    clock.time = renewer._first_due()
     store.trouble = None
-    keeper.turn()
-    assert (kept.state, told) == (State.HELD, [])
+    renewer.turn()
+    assert (kept.state, describe_entry) == (State.HELD, [])
 
 
 def test_lease_is_lost_at_its_deadline_and_told_once(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
-    told: list[LeaseLost] = []
-    kept = lease(clock, on_lost=lambda _, error: told.append(error))
-    keeper.keep(kept, store, Verbs("p"))
+    describe_entry: list[LeaseLost] = []
+    kept = lease(clock, on_lost=lambda _, error: describe_entry.append(error))
+    renewer.add(kept, store, LockCommands("p"))
     store.trouble = LockUnavailable("down")
     clock.time += 3
     for _ in range(100):
-        keeper.turn()
-        if not keeper.tokens:
+        renewer.turn()
+        if not renewer.tokens:
             break
-        clock.time = keeper._first_due()
-    assert keeper.tokens == frozenset()
-    assert [error.reason for error in told] == ["it could not be renewed in time: down"]
+        clock.time = renewer._first_due()
+    assert renewer.tokens == frozenset()
+    assert [error.reason for error in describe_entry] == ["it could not be renewed in time: down"]
     assert kept.deadline <= clock.time < kept.deadline + 0.5
     calls = len(store.calls)
     clock.time += 100
-    keeper.turn()
+    renewer.turn()
     assert len(store.calls) == calls
 
 
-def test_calls_end_before_the_deadline(keeper: Still, store: Store, clock: Clock) -> None:
+def test_calls_end_before_the_deadline(renewer: Still, store: Store, clock: Clock) -> None:
     kept = lease(clock)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     clock.time += 9 - 0.5
-    keeper.turn()
+    renewer.turn()
     assert store.calls[0].budget <= kept._since + 9 - clock.time
 
 
-def test_lost_one_is_told_and_the_others_go_on(keeper: Still, store: Store, clock: Clock) -> None:
+def test_lost_one_is_told_and_the_others_go_on(renewer: Still, store: Store, clock: Clock) -> None:
     one, two = lease(clock, "one"), lease(clock, "two")
     for kept in (one, two):
-        keeper.keep(kept, store, Verbs("p"))
+        renewer.add(kept, store, LockCommands("p"))
     store.lost = {"t-one"}
     clock.time += 3
-    keeper.turn()
+    renewer.turn()
     assert (one.state, two.state) == (State.LOST, State.HELD)
-    assert keeper.tokens == {"t-two"}
+    assert renewer.tokens == {"t-two"}
 
 
-def test_release_during_a_renewal_is_no_loss(keeper: Still, store: Store, clock: Clock) -> None:
-    told: list[Any] = []
-    kept = lease(clock, on_lost=lambda *a: told.append(a))
-    keeper.keep(kept, store, Verbs("p"))
+def test_release_during_a_renewal_is_no_loss(renewer: Still, store: Store, clock: Clock) -> None:
+    describe_entry: list[Any] = []
+    kept = lease(clock, on_lost=lambda *a: describe_entry.append(a))
+    renewer.add(kept, store, LockCommands("p"))
 
     def released_meanwhile() -> None:
-        keeper.discard(kept.token)
+        renewer.discard(kept.token)
         kept.begin_release()
         store.lost = {kept.token}
 
     store.meanwhile = released_meanwhile
     clock.time += 3
-    keeper.turn()
-    assert (kept.state, told, keeper.tokens) == (State.RELEASED, [], frozenset())
+    renewer.turn()
+    assert (kept.state, describe_entry, renewer.tokens) == (State.RELEASED, [], frozenset())
 
 
 def test_lease_that_its_holder_knows_is_lost_is_not_renewed(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
     """Renewed on, the lock would stay taken for the life of the process with nobody inside."""
     kept = lease(clock)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     clock.time += 10
     with pytest.raises(LeaseLost):
         kept.check()
-    keeper.turn()
+    renewer.turn()
     assert store.calls == []
-    assert keeper.tokens == frozenset()
+    assert renewer.tokens == frozenset()
 
 
 def test_ttl_changed_during_a_renewal_is_renewed_again_at_once(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
     kept = lease(clock, ttl=3)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     store.meanwhile = lambda: kept.retime(30, clock.time) if kept.ttl == 3 else None
     clock.time += 1
-    keeper.turn()
-    assert keeper._first_due() <= clock.time
-    keeper.turn()
+    renewer.turn()
+    assert renewer._first_due() <= clock.time
+    renewer.turn()
     assert store.calls[-1].args[2] == 30_000
 
 
 def test_unforeseen_error_is_logged_and_retried(
-    keeper: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = lease(clock)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     store.trouble = KeyError("a bug of ours")
     clock.time += 3
     with caplog.at_level(logging.ERROR, "celery_locks"):
-        keeper.turn()
+        renewer.turn()
     assert "unforeseen" in caplog.text
     assert kept.state is State.SUSPENDED
 
 
-def test_rescheduled_lease_is_due_by_its_new_ttl(keeper: Still, store: Store, clock: Clock) -> None:
+def test_rescheduled_lease_is_due_by_its_new_ttl(
+    renewer: Still, store: Store, clock: Clock
+) -> None:
     kept = lease(clock, ttl=30)
-    keeper.keep(kept, store, Verbs("p"))
+    renewer.add(kept, store, LockCommands("p"))
     kept.retime(3, clock.time)
-    keeper.reschedule(kept.token)
-    assert keeper._first_due() == pytest.approx(clock.time + 1)
-    keeper.reschedule("unknown")
+    renewer.reschedule(kept.token)
+    assert renewer._first_due() == pytest.approx(clock.time + 1)
+    renewer.reschedule("unknown")
 
 
-def test_debt_is_paid_when_the_store_is_back(keeper: Still, store: Store, clock: Clock) -> None:
+def test_debt_is_paid_when_the_store_is_back(renewer: Still, store: Store, clock: Clock) -> None:
     store.trouble = LockUnavailable("down")
-    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5)
-    keeper.turn()
-    keeper.turn()
+    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.turn()
+    renewer.turn()
     assert len(store.calls) == 1
     store.trouble = None
     clock.time += 0.3
-    keeper.turn()
+    renewer.turn()
     clock.time += 0.3
-    keeper.turn()
-    assert store.verbs() == ["release", "release"]
+    renewer.turn()
+    assert store.commands() == ["release", "release"]
     assert store.calls[-1].args[:2] == ("a", "t")
 
 
 def test_debt_that_grows_while_it_is_paid_is_paid_as_it_is_then(
-    keeper: Still, store: Store, clock: Clock
+    renewer: Still, store: Store, clock: Clock
 ) -> None:
-    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5)
+    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
     mark = Mark("d:j", 1, 60.0)
     perform = store.perform
 
     def owe_more(call: Any) -> Any:
         store.perform = perform  # type: ignore[method-assign]
-        keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5, marks=[mark])
+        renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5, marks=[mark])
         return perform(call)
 
     store.perform = owe_more  # type: ignore[method-assign]
-    keeper.turn()
-    keeper.turn()
-    assert store.verbs() == ["release", "release"]
+    renewer.turn()
+    renewer.turn()
+    assert store.commands() == ["release", "release"]
     assert "d:j" in store.calls[-1].args
 
 
 def test_debt_that_dies_with_its_process_is_told(
-    keeper: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 5)
-    keeper.turn()
+    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.turn()
     with caplog.at_level(logging.WARNING, "celery_locks"):
-        keeper.settle(0.0)
+        renewer.wait_idle(0.0)
     assert "lock 'a' could not be given back and lapses: down" in caplog.text
 
 
 def test_debt_is_dropped_when_the_lock_lapsed_anyway(
-    keeper: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    keeper.give_back("a", "t", store, Verbs("p"), clock.time + 1)
+    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 1)
     with caplog.at_level(logging.WARNING, "celery_locks"):
         for _ in range(20):
-            keeper.turn()
+            renewer.turn()
             clock.time += 0.3
     assert caplog.text.count("could not be given back") == 1
     assert len(store.calls) <= 5
-    assert keeper._debts == {}
+    assert renewer._pending_releases == {}
 
 
-def test_fork_starts_empty(keeper: Still, store: Store, clock: Clock) -> None:
-    keeper.keep(lease(clock), store, Verbs("p"))
-    bell = keeper._bell
-    keeper.after_fork()
-    assert (keeper.tokens, keeper._bell) == (frozenset(), None)
+def test_fork_starts_empty(renewer: Still, store: Store, clock: Clock) -> None:
+    renewer.add(lease(clock), store, LockCommands("p"))
+    bell = renewer._wakeup_pipe
+    renewer.after_fork()
+    assert (renewer.tokens, renewer._wakeup_pipe) == (frozenset(), None)
     for descriptor in bell or ():
         os.close(descriptor)
 
@@ -345,10 +347,10 @@ def test_thread_survives_any_error_and_renews_on(
     store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread itself, on the real clock: even an error where none can be does not end it."""
-    keeper = Keeper()
+    renewer = Renewer()
     kept = Lease(LockSpec("a", 1), "t", 1, lease_module.now())
     failed = threading.Event()
-    real = keeper._renew_due
+    real = renewer._renew_due
 
     def fails_once() -> None:
         if not failed.is_set():
@@ -356,17 +358,17 @@ def test_thread_survives_any_error_and_renews_on(
             raise SystemExit("nobody may end this thread")
         real()
 
-    monkeypatch.setattr(keeper, "_renew_due", fails_once)
+    monkeypatch.setattr(renewer, "_renew_due", fails_once)
     with caplog.at_level(logging.CRITICAL + 1, "celery_locks"):
-        keeper.keep(kept, store, Verbs("p"))
+        renewer.add(kept, store, LockCommands("p"))
         wait_until(lambda: kept.renewals >= 2, what="two renewals")
     assert failed.is_set()
-    keeper.discard("t")
+    renewer.discard("t")
 
 
 def test_thread_renews_a_lease_that_its_user_forgot(store: Store) -> None:
     """Garbage collection of the lease must not free the lock."""
-    keeper = Keeper()
-    keeper.keep(Lease(LockSpec("a", 1), "t", 1, lease_module.now()), store, Verbs("p"))
+    renewer = Renewer()
+    renewer.add(Lease(LockSpec("a", 1), "t", 1, lease_module.now()), store, LockCommands("p"))
     wait_until(lambda: len(store.calls) >= 2, what="two renewals")
-    keeper.discard("t")
+    renewer.discard("t")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from celery_locks.clock import now
+from celery_locks.core.lease import Lease
+from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LockUnavailable
-from celery_locks.keeper import Keeper
-from celery_locks.lease import Lease
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import Lost, Verbs
+from celery_locks.store.commands.locks import LockCommands, Lost
+from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 
-VERBS = Verbs("p", shards=4)
+VERBS = LockCommands("p", shards=4)
 WRONG_NAMES = [None, "\ud800", 7, ["x"]]
 
 
@@ -39,32 +39,32 @@ class Store:
         self.released.append(call.args[0])
         return True
 
-    def unlisten(self, token: str) -> None: ...
+    def unsubscribe(self, token: str) -> None: ...
     def close(self) -> None: ...
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    made = Keeper()
+def renewer() -> Iterator[Renewer]:
+    made = Renewer()
     yield made
     for token in made.tokens:
         made.discard(token)
 
 
 @pytest.fixture
-def still() -> Iterator[Keeper]:
+def still() -> Iterator[Renewer]:
     """Without its thread."""
-    made = Keeper()
-    made._bell = os.pipe()
+    made = Renewer()
+    made._wakeup_pipe = os.pipe()
     yield made
-    for end in made._bell:
+    for end in made._wakeup_pipe:
         os.close(end)
 
 
-def kept(keeper: Keeper, store: Store, name: str = "good") -> Lease:
+def kept(renewer: Renewer, store: Store, name: str = "good") -> Lease:
     """A lease that is renewed three times a second."""
     lease = Lease(LockSpec(name, 1), f"t-{name}", 1, now())
-    keeper.keep(lease, store, VERBS)
+    renewer.add(lease, store, VERBS)
     return lease
 
 
@@ -74,45 +74,45 @@ def wait_renewed(lease: Lease, times: int = 4) -> None:
 
 @pytest.mark.parametrize("name", WRONG_NAMES, ids=repr)
 def test_debt_of_an_impossible_name_is_dropped_after_one_line(
-    name: Any, keeper: Keeper, caplog: pytest.LogCaptureFixture
+    name: Any, renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One such message made the thread spin for an hour, and renew nothing."""
     store = Store()
-    keeper.give_back(name, "t", store, VERBS, now() + 3600)
-    keeper.give_back("other", "u", store, VERBS, now() + 3600)
-    wait_renewed(kept(keeper, store))
+    renewer.release_later(name, "t", store, VERBS, now() + 3600)
+    renewer.release_later("other", "u", store, VERBS, now() + 3600)
+    wait_renewed(kept(renewer, store))
     assert store.released == ["other"]
     assert len(caplog.records) == 1, caplog.text
-    assert keeper._debts == {}
+    assert renewer._pending_releases == {}
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a"])
 def test_debt_no_call_can_be_made_of_is_dropped(
-    name: str, still: Keeper, caplog: pytest.LogCaptureFixture
+    name: str, still: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one shard no name is looked at before the call is made."""
-    debts, store, keeper = still._debts, Store(), still
-    keeper.give_back(name, "t", store, Verbs("p"), now() + 3600, marks=[("too short",)])  # type: ignore[list-item]
+    debts, store, renewer = still._pending_releases, Store(), still
+    renewer.release_later(name, "t", store, LockCommands("p"), now() + 3600, marks=[("too short",)])  # type: ignore[list-item]
     for _ in range(3):
-        debts.pay(keeper.patience)
+        debts.flush(renewer.patience)
     assert debts == {}
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 def test_debt_that_fails_in_an_unforeseen_way_is_logged_once_and_tried_ever_more_rarely(
-    still: Keeper, caplog: pytest.LogCaptureFixture
+    still: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be a passing error, and a mark that says that work is done must not be lost."""
-    debts, store, keeper = still._debts, Store(KeyError("a bug of ours")), still
+    debts, store, renewer = still._pending_releases, Store(KeyError("a bug of ours")), still
     names = [
         "bad",
         *(name for name in map(str, range(99)) if VERBS.root(name) == VERBS.root("bad")),
     ]
     for name in names[:4]:
-        keeper.give_back(name, f"t-{name}", store, VERBS, now() + 3600)
+        renewer.release_later(name, f"t-{name}", store, VERBS, now() + 3600)
     pauses = []
     for _ in range(4):
-        debts.pay(keeper.patience)
+        debts.flush(renewer.patience)
         pauses.append(debts["t-bad"].due - now())
         debts["t-bad"].due = now()
     assert store.released == names[1:4], "others of the same place wait for it"
@@ -121,11 +121,11 @@ def test_debt_that_fails_in_an_unforeseen_way_is_logged_once_and_tried_ever_more
     assert pauses[-1] > 4 * pauses[0]
     assert len(caplog.records) == 1, caplog.text
     store.trouble = LockUnavailable("down")
-    debts.pay(keeper.patience)
+    debts.flush(renewer.patience)
     assert debts["t-bad"].trouble == "down"
 
 
-class Chore:
+class BackgroundJob:
     """Always due, and fails."""
 
     def __init__(self) -> None:
@@ -138,13 +138,13 @@ class Chore:
 
 
 def test_failing_chore_costs_neither_the_others_nor_the_processor(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture
+    renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chores, store = [Chore(), Chore()], Store()
+    chores, store = [BackgroundJob(), BackgroundJob()], Store()
     for chore in chores:
-        keeper.take_on(chore)
+        renewer.add_job(chore)
     began = now()
-    wait_renewed(kept(keeper, store), 6)
+    wait_renewed(kept(renewer, store), 6)
     most = (now() - began) / 0.25 + 2
     runs = [chore.runs for chore in chores]
     for chore in chores:
@@ -154,7 +154,7 @@ def test_failing_chore_costs_neither_the_others_nor_the_processor(
 
 
 def test_failing_watcher_costs_the_others_nothing(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture
+    renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each is the death of a child whose locks are to be freed."""
     seen: list[int] = []
@@ -167,9 +167,9 @@ def test_failing_watcher_costs_the_others_nothing(
         pipes, (fails, fails, lambda: seen.append(1)), strict=True
     ):
         os.write(writable, b"!")
-        keeper.watch(readable, then)
+        renewer.watch(readable, then)
     wait_until(lambda: seen, what="the third")
-    wait_renewed(kept(keeper, Store()), 2)
+    wait_renewed(kept(renewer, Store()), 2)
     assert len(caplog.records) == 1, caplog.text
     for ends in pipes:
         for end in ends:
@@ -177,13 +177,13 @@ def test_failing_watcher_costs_the_others_nothing(
 
 
 def test_lease_whose_renewal_fails_takes_none_of_its_batch_with_it(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture
+    renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the store has of one lock may be unreadable; all go in one call."""
     store = Store(ValueError("unreadable"))
     same = [n for n in map(str, range(99)) if VERBS.root(n) == VERBS.root("bad")]
     caplog.set_level(logging.ERROR, "celery_locks")
-    leases = [kept(keeper, store, name) for name in ("bad", *same[:3])]
+    leases = [kept(renewer, store, name) for name in ("bad", *same[:3])]
     for lease in leases[1:]:
         wait_renewed(lease, 6)
     assert leases[0].renewals == 0
@@ -191,10 +191,10 @@ def test_lease_whose_renewal_fails_takes_none_of_its_batch_with_it(
 
 
 def test_lease_that_fails_to_hear_of_its_loss_takes_none_with_it(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    renewer: Renewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store()
-    first, second = kept(keeper, store, "a"), kept(keeper, store, "b")
+    first, second = kept(renewer, store, "a"), kept(renewer, store, "b")
     monkeypatch.setattr(type(first), "renewed", fail_for(first, type(first).renewed))
     wait_renewed(second, 6)
 

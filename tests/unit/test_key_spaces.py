@@ -10,11 +10,11 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUsageError, admin, single_instance
+from celery_locks.core.renewer import renewer
 from celery_locks.integration.app import locks_of
-from celery_locks.keeper import keeper
 from celery_locks.recipes import claim_or_create
-from celery_locks.store.verbs import Verbs
-from celery_locks.testing.servers import EmbeddedServer
+from celery_locks.store.commands.locks import LockCommands
+from tests.servers.embedded import EmbeddedServer
 
 SURROGATE = "\ud800"
 
@@ -60,10 +60,10 @@ def test_a_claim_does_not_meet_a_lock_of_the_same_name(locks: Locks) -> None:
 
 def test_a_claim_stays_in_the_shard_where_it_was_bound() -> None:
     """A binding that is not found again would be made a second time."""
-    verbs = Verbs("p", 16)
+    commands = LockCommands("p", 16)
     for number in range(50):
-        assert verbs.root(f"{number} (claim)") == verbs.root(f"claim:{number}")
-        assert verbs.root(f"{number} (queued)") == verbs.root(f"{number}")
+        assert commands.root(f"{number} (claim)") == commands.root(f"claim:{number}")
+        assert commands.root(f"{number} (queued)") == commands.root(f"{number}")
 
 
 def test_a_tenant_does_not_get_the_saved_result_of_another(app: Celery) -> None:
@@ -93,7 +93,7 @@ def test_a_lone_surrogate_is_refused_once(
     if scope != "running":
         with pytest.raises(LockUsageError, match=sentence):
             greet.delay(SURROGATE)
-    assert not keeper._debts
+    assert not renewer._pending_releases
     assert not caplog.records
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from celery_locks import events
-from celery_locks import lease as module
+from celery_locks.core import lease as module
+from celery_locks.core.lease import BaseLease, Lease, State, trusted_until
 from celery_locks.errors import LeaseLost
-from celery_locks.lease import BaseLease, Lease, State, trusted_until
-from celery_locks.model import LockSpec
+from celery_locks.types import LockSpec
 
 
 class Clock:
@@ -126,8 +126,8 @@ def test_revival_is_an_event(clock: Clock) -> None:
 
 def test_loss_is_told_exactly_once(clock: Clock) -> None:
     """By whoever notices first: the keeper, check, or both at once."""
-    told: list[LeaseLost] = []
-    lease = a_lease(clock, lambda lease, error: told.append(error))
+    describe_entry: list[LeaseLost] = []
+    lease = a_lease(clock, lambda lease, error: describe_entry.append(error))
     threads = [threading.Thread(target=lease.lose, args=(f"reason {i}",)) for i in range(8)]
     for thread in threads:
         thread.start()
@@ -135,8 +135,8 @@ def test_loss_is_told_exactly_once(clock: Clock) -> None:
         thread.join()
     with pytest.raises(LeaseLost):
         lease.check()
-    assert len(told) == 1
-    assert (told[0].name, lease.state) == ("a", State.LOST)
+    assert len(describe_entry) == 1
+    assert (describe_entry[0].name, lease.state) == ("a", State.LOST)
     assert lease.has_ended
 
 
@@ -166,13 +166,13 @@ def test_callback_that_fails_is_logged_and_the_event_still_comes(
 
 
 def test_release_is_final_and_not_a_loss(clock: Clock) -> None:
-    told: list[Any] = []
-    lease = a_lease(clock, lambda *a: told.append(a))
+    describe_entry: list[Any] = []
+    lease = a_lease(clock, lambda *a: describe_entry.append(a))
     assert lease.begin_release() is True
     assert lease.begin_release() is False
     lease.lose("late")
     clock.time += 100
-    assert (lease.state, told) == (State.RELEASED, [])
+    assert (lease.state, describe_entry) == (State.RELEASED, [])
     with pytest.raises(LeaseLost, match="it was released"):
         lease.check()
 

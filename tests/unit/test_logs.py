@@ -9,8 +9,8 @@ import fakeredis
 import pytest
 
 from celery_locks import Holder, Locks, events, logs
-from celery_locks.events import Kind, emit
-from celery_locks.model import Conflict
+from celery_locks.events import EventKind, emit
+from celery_locks.types import Conflict
 
 BUSY = Conflict("a", (Holder(token="x", task="bill", task_id="1", host="h", pid=5),), 3.0, 0)
 DETAIL: dict[str, Any] = {
@@ -40,7 +40,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_every_kind_has_one_line_or_none(log: pytest.LogCaptureFixture) -> None:
-    for kind in get_args(Kind):
+    for kind in get_args(EventKind):
         log.clear()
         emit(kind, "a", "token", 7, **DETAIL)
         expected = [] if kind == "renewed" else [logs.LEVELS[kind]]

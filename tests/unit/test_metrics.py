@@ -18,15 +18,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_locks import LockedTask, Locks, LockUnavailable, events, metrics
+from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.errors import LockUsageError
 from celery_locks.events import LockEvent, emit
-from celery_locks.lease import NO_LONGER_THERE
 from celery_locks.metrics import recorder as recorder_room
 from celery_locks.metrics.collector import LocksCollector, exposition, families, read_counts
 from celery_locks.metrics.recorder import Recorder
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
-from celery_locks.store.base import Call
-from celery_locks.store.telemetry_verbs import Field
+from celery_locks.store.commands.metrics import MetricField
+from celery_locks.store.effects import Call
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -51,23 +51,23 @@ def event(kind: Any, token: str = "abc", **detail: Any) -> LockEvent:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (event("acquired", task="t", waited=0.03), Field("acquired", "t")),
-        (event("acquired", task="t", waited=0.03), Field("wait", "t", "0.05")),
-        (event("acquired", task="t", waited=0.05), Field("wait", "t", "0.05")),
-        (event("acquired", waited=9e9), Field("wait", "", "+Inf")),
-        (event("acquired", "qjob", task="t", waited=0), Field("enqueued", "t")),
-        (event("released", task="t", held_for=2.0), Field("hold", "t", "5")),
-        (event("conflict", task="t", policy="skip"), Field("conflicts", "t", "skip")),
-        (event("lost", task="t", why=NO_LONGER_THERE), Field("lost", "t", "gone")),
-        (event("lost", task="t", why="x", revoked=True), Field("lost", "t", "revoked")),
-        (event("lost", why="it could not be renewed: refused"), Field("lost", "", "late")),
-        (event("duplicate", task="t", decision="raise"), Field("duplicates", "t", "raise")),
-        (event("suspended", task="t"), Field("renew_failures", "t")),
-        (event("unavailable", task="t"), Field("unavailable", "t")),
-        (event("freed", task="t"), Field("freed", "t")),
+        (event("acquired", task="t", waited=0.03), MetricField("acquired", "t")),
+        (event("acquired", task="t", waited=0.03), MetricField("wait", "t", "0.05")),
+        (event("acquired", task="t", waited=0.05), MetricField("wait", "t", "0.05")),
+        (event("acquired", waited=9e9), MetricField("wait", "", "+Inf")),
+        (event("acquired", "qjob", task="t", waited=0), MetricField("enqueued", "t")),
+        (event("released", task="t", held_for=2.0), MetricField("hold", "t", "5")),
+        (event("conflict", task="t", policy="skip"), MetricField("conflicts", "t", "skip")),
+        (event("lost", task="t", why=NOT_ON_SERVER), MetricField("lost", "t", "gone")),
+        (event("lost", task="t", why="x", revoked=True), MetricField("lost", "t", "revoked")),
+        (event("lost", why="it could not be renewed: refused"), MetricField("lost", "", "late")),
+        (event("duplicate", task="t", decision="raise"), MetricField("duplicates", "t", "raise")),
+        (event("suspended", task="t"), MetricField("renew_failures", "t")),
+        (event("unavailable", task="t"), MetricField("unavailable", "t")),
+        (event("freed", task="t"), MetricField("freed", "t")),
     ],
 )
-def test_event_is_counted(said: LockEvent, expected: Field) -> None:
+def test_event_is_counted(said: LockEvent, expected: MetricField) -> None:
     assert dict(counted(said))[expected] == 1
 
 
@@ -86,7 +86,7 @@ def test_lock_names_are_no_labels(locks: Locks) -> None:
 
 def test_seconds_are_summed_up() -> None:
     said = dict(counted(event("released", task="t", held_for=1.5)))
-    assert said[Field("hold_us", "t")] == 1_500_000
+    assert said[MetricField("hold_us", "t")] == 1_500_000
 
 
 def run_once(locks: Locks, name: str = "a") -> None:
@@ -101,8 +101,8 @@ def test_install_counts_what_happens(locks: Locks) -> None:
     run_once(locks)
     metrics.uninstall()
     counts = read_counts(locks)
-    assert counts[Field("acquired")] == 1
-    assert counts[Field("conflicts", "", "direct")] == 1
+    assert counts[MetricField("acquired")] == 1
+    assert counts[MetricField("conflicts", "", "direct")] == 1
     assert sum(n for field, n in counts.items() if field.series == "hold") == 1
     run_once(locks)
     assert read_counts(locks) == counts
@@ -112,7 +112,9 @@ def test_counts_are_sent_without_asking(locks: Locks, monkeypatch: pytest.Monkey
     monkeypatch.setattr(recorder_room, "EVERY", 0.05)
     metrics.install(locks)
     run_once(locks)
-    wait_until(lambda: Field("acquired") in read_counts(locks), 30, what="the counts to be sent")
+    wait_until(
+        lambda: MetricField("acquired") in read_counts(locks), 30, what="the counts to be sent"
+    )
 
 
 def test_installed_again_counts_once(locks: Locks) -> None:
@@ -121,7 +123,7 @@ def test_installed_again_counts_once(locks: Locks) -> None:
     metrics.install(locks)
     run_once(locks)
     metrics.uninstall()
-    assert read_counts(locks)[Field("acquired")] == 1
+    assert read_counts(locks)[MetricField("acquired")] == 1
 
 
 def test_counts_from_many_threads_are_all_there(locks: Locks) -> None:
@@ -135,7 +137,7 @@ def test_counts_from_many_threads_are_all_there(locks: Locks) -> None:
     for thread in threads:
         thread.join()
     metrics.uninstall()
-    assert read_counts(locks)[Field("acquired", "t")] == 8000
+    assert read_counts(locks)[MetricField("acquired", "t")] == 8000
 
 
 class Flaky:
@@ -143,9 +145,9 @@ class Flaky:
 
     def __init__(self, locks: Locks, losses: int, before: bool = False) -> None:
         self.locks, self.losses, self.before = locks, losses, before
-        self.verbs = locks.verbs
+        self.commands = locks.commands
 
-    def store_apart(self) -> Any:
+    def store_for_thread(self) -> Any:
         return self
 
     def perform(self, call: Call) -> Any:
@@ -168,7 +170,7 @@ def test_lost_replies_neither_lose_nor_double(locks: Locks, before: bool) -> Non
             recorder.flush()
         recorder(event("skipped", task="t"))
     recorder.flush()
-    assert read_counts(locks) == {Field("skipped", "t"): 3}
+    assert read_counts(locks) == {MetricField("skipped", "t"): 3}
 
 
 def test_trouble_is_said_once(
@@ -186,7 +188,7 @@ def test_trouble_is_said_once(
     recorder(event("skipped", task="t"))
     for _ in range(3):
         assert asked.acquire(timeout=30)
-    recorder.settle(0)
+    recorder.wait_idle(0)
     recorder.after_fork()
     assert caplog.text.count("cannot be sent now") == 1
 
@@ -195,7 +197,7 @@ def test_server_that_is_away_at_the_end_is_not_waited_for(locks: Locks) -> None:
     flaky: Any = Flaky(locks, 10**9)
     recorder = Recorder(lambda: flaky)
     recorder(event("skipped", task="t"))
-    recorder.settle(0.2)
+    recorder.wait_idle(0.2)
     recorder.close()
 
 

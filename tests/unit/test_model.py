@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.model import (
+from celery_locks.types import (
     MAX_SECONDS,
     Conflict,
     Holder,

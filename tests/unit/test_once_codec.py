@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_locks.integration.once import once_of
+from celery_locks.integration.idempotency import once_of
 from celery_locks.options import LockOptions
 
 

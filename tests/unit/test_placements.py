@@ -15,7 +15,7 @@ from celery_locks import LockedTask, single_instance
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.execution import current_lease
 from celery_locks.testing import lock_name_of
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 
 KEY = "invoice:{invoice_id}"
 PLACEMENTS = ("below", "below on LockedTask", "above", "lock_ attributes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from celery_locks.model import Conflict, Holder
 from celery_locks.options import LockOptions, OnConflict
 from celery_locks.policy import (
     FIRST_PAUSE,
@@ -14,6 +13,7 @@ from celery_locks.policy import (
     on_done,
     on_unavailable,
 )
+from celery_locks.types import Conflict, Holder
 
 OTHERS = Conflict("name", (Holder(token="t", task_id="other"),), 3.0, 1)
 
@@ -53,7 +53,7 @@ def test_who_has_no_id_is_nobodys_copy() -> None:
 
 def test_a_replacement_is_a_later_attempt_than_any_retry() -> None:
     assert Holder(replaced=1).attempt > Holder(retries=10_000).attempt
-    assert by("me", retries=5).has_twin_of("me", Holder(replaced=1).attempt) is False
+    assert by("me", retries=5).has_copy_of("me", Holder(replaced=1).attempt) is False
 
 
 def test_requeue_ends_with_its_patience() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_locks.model import Conflict, Holder
 from celery_locks.options import LockOptions
 from celery_locks.policy import AWAITED, Situation, on_conflict, on_duplicate
+from celery_locks.types import Conflict, Holder
 
 MESSAGE = Holder(token="qone", task_id="one", task="bill", retries=-1)
 RUN = Holder(token="ab", task_id="one", task="bill")
@@ -62,8 +62,8 @@ def run(*holders: Holder, options: LockOptions | None = None, **call: Any) -> st
 
 def test_a_message_that_lost_its_place_to_another_comes_back() -> None:
     """It may have been replaced by one that was never sent: skipped, both would be lost."""
-    assert run(MESSAGE, had_a_place=True) == "requeue"
-    assert run(RUN, had_a_place=True) == "skip"
+    assert run(MESSAGE, had_reservation=True) == "requeue"
+    assert run(RUN, had_reservation=True) == "skip"
     assert run(MESSAGE) == "skip"
 
 

@@ -139,7 +139,7 @@ def test_drop_next_reply_drops_one(proxy: Proxy, echo: Echo, end: socket.socket)
 
 
 def test_drop_next_reply_waits_for_its_request(proxy: Proxy, end: socket.socket) -> None:
-    """A connection's greetings keep their replies when another command is meant."""
+    """A connection's handshake keep their replies when another command is meant."""
     proxy.drop_next_reply(to=b"EVALSHA")
     end.sendall(b"HELLO 3")
     assert end.recv(100) == b"<HELLO 3>"

@@ -10,10 +10,10 @@ import pytest
 from celery import Celery
 
 from celery_locks import Locks, admin
-from celery_locks.admin import leftovers
-from celery_locks.integration.queues import Absent
-from celery_locks.integration.roll_call import RollCall
-from celery_locks.model import Holder, LockSpec
+from celery_locks.admin import stale_locks as leftovers
+from celery_locks.integration.broker_search import LostMessages
+from celery_locks.integration.worker_inspection import ActiveReport
+from celery_locks.types import Holder, LockSpec
 
 APP = Celery("t", broker="memory://", set_as_current=False)
 
@@ -30,19 +30,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[str | None]]:
     """The ids that were looked for, time after time; every one of them is nowhere."""
     asked: list[set[str | None]] = []
 
-    def absent(app: Any, places: list[Holder], timeout: float) -> Absent:
+    def find_lost_messages(app: Any, places: list[Holder], timeout: float) -> LostMessages:
         asked.append({place.task_id for place in places})
-        return Absent(frozenset(place.task_id or "" for place in places))
+        return LostMessages(frozenset(place.task_id or "" for place in places))
 
-    monkeypatch.setattr(leftovers, "absent", absent)
-    monkeypatch.setattr(leftovers, "call_the_roll", lambda *_, **__: RollCall())
+    monkeypatch.setattr(leftovers, "find_lost_messages", find_lost_messages)
+    monkeypatch.setattr(leftovers, "inspect_active", lambda *_, **__: ActiveReport())
     return asked
 
 
 def take(locks: Locks, name: str, token: str, task_id: str, **said: Any) -> Any:
     alive = said.pop("alive", 0)
     holder = Holder(task_id=task_id, task="send", **{"retries": -1, **said})
-    return locks.perform(locks.verbs.acquire(LockSpec(name, 3600.0), token, holder, alive=alive))
+    return locks.perform(locks.commands.acquire(LockSpec(name, 3600.0), token, holder, alive=alive))
 
 
 def test_only_what_nobody_has_begun_is_looked_for(locks: Locks, asked: list[Any]) -> None:
@@ -87,7 +87,9 @@ def test_a_doubt_is_said_and_nothing_freed(
     locks: Locks, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(locks, "a", "qa", "1")
-    monkeypatch.setattr(leftovers, "absent", lambda *_: Absent(trouble="the broker is away"))
+    monkeypatch.setattr(
+        leftovers, "find_lost_messages", lambda *_: LostMessages(trouble="the broker is away")
+    )
     swept = admin.sweep(locks, APP, queued_for=0.0)
     assert swept.freed == ()
     left = "Locks of queued messages that were left alone: 1."

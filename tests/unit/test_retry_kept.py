@@ -14,7 +14,7 @@ from celery.exceptions import Retry
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import Execution
-from celery_locks.store.verbs import queued_token
+from celery_locks.store.commands.locks import reservation_token
 from tests.support.waiting import wait_until
 
 
@@ -60,6 +60,6 @@ def test_a_place_that_could_not_be_kept_in_time_is_kept_under_its_own_token_late
 
     monkeypatch.setattr(locks._store, "perform", away)
     with pytest.raises(LockUnavailable):
-        locks.give_back(lease, (), 30.0, queued_token("job"))
-    wait_until(lambda: [h.token for h in locks.holders("a")] == [queued_token("job")])
+        locks.give_back(lease, (), 30.0, reservation_token("job"))
+    wait_until(lambda: [h.token for h in locks.holders("a")] == [reservation_token("job")])
     locks.close()

@@ -6,18 +6,18 @@ import pytest
 
 from celery_locks import errors
 from celery_locks.errors import LockUnavailable
-from celery_locks.store import router as module
-from celery_locks.store.base import Call
-from celery_locks.store.connect_errors import WireError
+from celery_locks.store import routing as module
+from celery_locks.store.connect_errors import ConnectionFailed
+from celery_locks.store.effects import Call
 from celery_locks.store.resp import ErrorReply
-from celery_locks.store.router import Exchange, Pause, Router
+from celery_locks.store.routing import Exchange, Pause, Router
 from celery_locks.store.scripts import INFO
-from celery_locks.store.site import Site
+from celery_locks.store.server import ServerConfig
 
 ROOT = "p:{0}:"
-SINGLE = Site("single", (("h", 1),))
-SENTINEL = Site("sentinel", (("s1", 1), ("s2", 2), ("s3", 3)), service="m")
-CLUSTER = Site("cluster", (("n1", 1), ("n2", 2)))
+SINGLE = ServerConfig("single", (("h", 1),))
+SENTINEL = ServerConfig("sentinel", (("s1", 1), ("s2", 2), ("s3", 3)), service="m")
+CLUSTER = ServerConfig("cluster", (("n1", 1), ("n2", 2)))
 SLOTS = [[0, 8000, [b"n1", 1, b"id"]], [8001, 16383, [b"n2", 2, b"id"]]]
 
 
@@ -43,8 +43,8 @@ def call(budget: float = 3.0) -> Call:
 class Talk:
     """Drives a conversation: each scripted answer is for the next exchange."""
 
-    def __init__(self, site: Site, clock: Clock, each: float = 0.0) -> None:
-        self.router = Router(site)
+    def __init__(self, server: ServerConfig, clock: Clock, each: float = 0.0) -> None:
+        self.router = Router(server)
         self.clock = clock
         self.each = each  # seconds that an exchange takes
         self.sent: list[Exchange] = []
@@ -76,11 +76,11 @@ class Talk:
 def test_a_first_try_that_the_store_made_counts(clock: Clock) -> None:
     """It asks once more, with all the time that is left, and no oftener than otherwise."""
     talk = Talk(SINGLE, clock)
-    assert talk.run(7, failed=WireError("closed")) == ("parsed", 7)
+    assert talk.run(7, failed=ConnectionFailed("closed")) == ("parsed", 7)
     assert [e.deadline for e in talk.sent] == [103.0]
     talk = Talk(SINGLE, clock)
     with pytest.raises(LockUnavailable, match="in 2 tries: again"):
-        talk.run(WireError("again"), failed=WireError("closed"))
+        talk.run(ConnectionFailed("again"), failed=ConnectionFailed("closed"))
     assert len(talk.sent) == 1
 
 
@@ -107,14 +107,14 @@ def test_noscript_sends_the_text(clock: Clock) -> None:
 def test_first_try_gets_half_of_the_time(clock: Clock) -> None:
     """The connection may have died while it idled: time must be left for a new one."""
     talk = Talk(SINGLE, clock)
-    assert talk.run(WireError("gone"), 7) == ("parsed", 7)
+    assert talk.run(ConnectionFailed("gone"), 7) == ("parsed", 7)
     assert [e.deadline for e in talk.sent] == [101.5, 103.0]
 
 
 def test_single_server_is_given_up_after_two_tries(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     with pytest.raises(LockUnavailable, match="no answer in 2 tries: refused"):
-        talk.run(WireError("refused"))
+        talk.run(ConnectionFailed("refused"))
     assert len(talk.sent) == 2
 
 
@@ -174,7 +174,9 @@ def test_a_password_error_is_the_same_sentence_each_time(clock: Clock) -> None:
 def test_refused_after_an_unanswered_try_is_in_doubt(clock: Clock) -> None:
     """The first try may have taken the lock: whoever reads this error has to give it back."""
     with pytest.raises(errors.ServerRefused) as caught:
-        Talk(SINGLE, clock).run(errors.ServerRefused("new password"), failed=WireError("closed"))
+        Talk(SINGLE, clock).run(
+            errors.ServerRefused("new password"), failed=ConnectionFailed("closed")
+        )
     assert caught.value.in_doubt
 
 
@@ -202,7 +204,7 @@ def test_sentinel_is_asked_once_and_remembered(clock: Clock) -> None:
 
 def test_sentinel_that_is_dead_or_ignorant_is_passed_over(clock: Clock) -> None:
     talk = Talk(SENTINEL, clock)
-    assert talk.run(WireError("dead"), None, [b"primary", b"7"], 1) == ("parsed", 1)
+    assert talk.run(ConnectionFailed("dead"), None, [b"primary", b"7"], 1) == ("parsed", 1)
     assert talk.places == ["s1", "s2", "s3", "primary"]
 
 
@@ -221,7 +223,7 @@ def test_sentinel_is_asked_again_after_a_failover(clock: Clock) -> None:
 def test_sentinel_outage_ends_with_the_budget(clock: Clock) -> None:
     talk = Talk(SENTINEL, clock, each=0.05)
     with pytest.raises(LockUnavailable, match="says where the primary is"):
-        talk.run(WireError("down"), budget=1.0)
+        talk.run(ConnectionFailed("down"), budget=1.0)
     assert clock.time <= 101.1
     assert talk.pauses == sorted(talk.pauses), "it backs off"
 
@@ -257,7 +259,7 @@ def test_cluster_node_without_a_name_is_the_one_that_answered(
         ErrorReply("CLUSTERDOWN Hash slot not served"),
         ErrorReply("TRYAGAIN Multiple keys request during rehashing of slot"),
         ErrorReply("ASK 13907 n1:1"),
-        WireError("dead"),
+        ConnectionFailed("dead"),
     ],
 )
 def test_cluster_map_is_asked_for_again(clock: Clock, trouble: Any) -> None:
@@ -278,5 +280,5 @@ def test_budget_is_never_exceeded_by_pausing(clock: Clock) -> None:
     talk = Talk(CLUSTER, clock)
     began = clock.time
     with pytest.raises(LockUnavailable):
-        talk.run(WireError("dead"), budget=1.0)
+        talk.run(ConnectionFailed("dead"), budget=1.0)
     assert clock.time - began < 1.0

@@ -9,7 +9,7 @@ import redis.asyncio
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store.resp import pack
-from celery_locks.store.site import Site, from_client
+from celery_locks.store.server import ServerConfig, from_client
 from celery_locks.store.url import from_url
 
 
@@ -30,29 +30,33 @@ from celery_locks.store.url import from_url
     ],
 )
 def test_single_url(url: str, addresses: Any, transport: str, kwargs: dict[str, Any]) -> None:
-    site = from_url(url)
-    assert (site.shape, site.addresses, site.transport) == ("single", addresses, transport)
-    assert {k: v for k, v in site.kwargs.items() if v not in (0, None)} == kwargs
+    config = from_url(url)
+    assert (config.topology, config.addresses, config.transport) == ("single", addresses, transport)
+    assert {k: v for k, v in config.kwargs.items() if v not in (0, None)} == kwargs
 
 
 def test_sentinel_url() -> None:
-    site = from_url("redis+sentinel://u:p@a:1,b:2/mymaster/3")
-    assert (site.shape, site.service) == ("sentinel", "mymaster")
-    assert site.addresses == (("a", 1), ("b", 2))
-    assert (site.kwargs["username"], site.kwargs["password"], site.kwargs["db"]) == ("u", "p", 3)
-    assert site.sentinel_kwargs == {}, "the servers' password is not the sentinels'"
+    config = from_url("redis+sentinel://u:p@a:1,b:2/mymaster/3")
+    assert (config.topology, config.service) == ("sentinel", "mymaster")
+    assert config.addresses == (("a", 1), ("b", 2))
+    assert (config.kwargs["username"], config.kwargs["password"], config.kwargs["db"]) == (
+        "u",
+        "p",
+        3,
+    )
+    assert config.sentinel_kwargs == {}, "the servers' password is not the sentinels'"
 
 
 def test_sentinel_url_with_tls_trusts_alike() -> None:
-    site = from_url("rediss+sentinel://:p@a:1/m?ssl_ca_certs=/ca.pem")
-    assert site.transport == "tls"
-    assert site.sentinel_kwargs == {"ssl_ca_certs": "/ca.pem"}
+    config = from_url("rediss+sentinel://:p@a:1/m?ssl_ca_certs=/ca.pem")
+    assert config.transport == "tls"
+    assert config.sentinel_kwargs == {"ssl_ca_certs": "/ca.pem"}
 
 
 def test_cluster_url() -> None:
-    site = from_url("rediss+cluster://:p@a,b:2/")
-    assert (site.shape, site.transport) == ("cluster", "tls")
-    assert site.addresses == (("a", 6379), ("b", 2))
+    config = from_url("rediss+cluster://:p@a,b:2/")
+    assert (config.topology, config.transport) == ("cluster", "tls")
+    assert config.addresses == (("a", 6379), ("b", 2))
 
 
 @pytest.mark.parametrize(
@@ -126,9 +130,9 @@ def test_password_is_not_in_the_message(url: str) -> None:
 )
 def test_site_as_a_url_has_no_password(url: str, shown: str) -> None:
     """It is what a worker writes into its log when it starts."""
-    site = from_url(url)
-    assert site.url == shown
-    assert "secret" not in repr(site)
+    config = from_url(url)
+    assert config.url == shown
+    assert "secret" not in repr(config)
 
 
 def test_site_says_where_but_not_the_password() -> None:
@@ -147,15 +151,15 @@ def test_client_gives_where_and_who(module: Any) -> None:
         decode_responses=True,
         socket_timeout=9,
     )
-    site = from_client(client)
-    assert site
-    assert (site.addresses, site.transport) == ((("h", 5),), "tcp")
-    assert {k: v for k, v in site.kwargs.items() if k in ("db", "username", "password")} == {
+    config = from_client(client)
+    assert config
+    assert (config.addresses, config.transport) == ((("h", 5),), "tcp")
+    assert {k: v for k, v in config.kwargs.items() if k in ("db", "username", "password")} == {
         "db": 2,
         "username": "u",
         "password": "p",
     }
-    assert not {"decode_responses", "socket_timeout", "retry"} & site.kwargs.keys()
+    assert not {"decode_responses", "socket_timeout", "retry"} & config.kwargs.keys()
 
 
 @pytest.mark.parametrize("module", [redis, redis.asyncio])
@@ -182,26 +186,26 @@ def test_what_is_no_client_is_refused(client: Any) -> None:
 
 @pytest.mark.parametrize("asyncio", [False, True])
 def test_connection_has_our_timeouts(asyncio: bool) -> None:
-    site = Site("single", (("h", 1),), {"password": "p"})
-    connection = site.connection(("h", 1), 0.7, asyncio=asyncio)
+    config = ServerConfig("single", (("h", 1),), {"password": "p"})
+    connection = config.connection(("h", 1), 0.7, asyncio=asyncio)
     assert (connection.host, connection.port) == ("h", 1)
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.7, 0.7)
 
 
 def test_connection_to_a_sentinel_has_the_sentinels_login() -> None:
-    site = Site(
+    config = ServerConfig(
         "sentinel", (("s", 1),), {"password": "p"}, service="m", sentinel_kwargs={"password": "q"}
     )
-    assert site.greetings(("s", 1)) == [pack("AUTH", "q")]
-    assert site.greetings(("primary", 1)) == [pack("AUTH", "p")]
-    assert site.connection(("primary", 1), 1).password is None, "redis-py would say it again"
+    assert config.handshake(("s", 1)) == [pack("AUTH", "q")]
+    assert config.handshake(("primary", 1)) == [pack("AUTH", "p")]
+    assert config.connection(("primary", 1), 1).password is None, "redis-py would say it again"
 
 
 def test_greetings_are_login_name_and_database() -> None:
-    site = from_url("redis://u:p@h/3?client_name=me")
+    config = from_url("redis://u:p@h/3?client_name=me")
     said = [pack("AUTH", "u", "p"), pack("CLIENT", "SETNAME", "me"), pack("SELECT", 3)]
-    assert site.greetings(("h", 6379)) == said
-    assert from_url("redis://h/0").greetings(("h", 6379)) == []
+    assert config.handshake(("h", 6379)) == said
+    assert from_url("redis://h/0").handshake(("h", 6379)) == []
 
 
 CA = {"ssl_ca_certs": "/ca"}
@@ -228,10 +232,10 @@ def test_options_of_tls_without_tls_are_refused(url: str, options: dict[str, Any
 
 def test_tls_of_the_options_is_spoken_to_the_server() -> None:
     """``broker_use_ssl`` beside ``redis://``: kombu speaks TLS there, so must we."""
-    site = from_url("redis://:p@h", {"ssl": True, "ssl_cert_reqs": "CERT_REQUIRED", **CA})
-    assert site.transport == "tls"
-    assert isinstance(site.connection(("h", 6379), 1), redis.SSLConnection)
-    assert (site.kwargs["ssl_ca_certs"], site.kwargs["ssl_cert_reqs"]) == ("/ca", "required")
+    config = from_url("redis://:p@h", {"ssl": True, "ssl_cert_reqs": "CERT_REQUIRED", **CA})
+    assert config.transport == "tls"
+    assert isinstance(config.connection(("h", 6379), 1), redis.SSLConnection)
+    assert (config.kwargs["ssl_ca_certs"], config.kwargs["ssl_cert_reqs"]) == ("/ca", "required")
 
 
 @pytest.mark.parametrize(
@@ -248,8 +252,8 @@ def test_tls_to_sentinels_is_asked_for_apart(
     url: str, options: dict[str, Any], server: str, sentinel: str
 ) -> None:
     """As with kombu: TLS of the broker is the primary's, ``sentinel_kwargs`` are the sentinels'."""
-    site = from_url(url, {"master_name": "m", **options})
-    kinds = [isinstance(site.connection(a, 1), redis.SSLConnection) for a in (("p", 2), ("s", 1))]
+    config = from_url(url, {"master_name": "m", **options})
+    kinds = [isinstance(config.connection(a, 1), redis.SSLConnection) for a in (("p", 2), ("s", 1))]
     assert kinds == [server == "tls", sentinel == "tls"]
 
 
@@ -257,9 +261,9 @@ def test_client_of_sentinels_keeps_both_transports() -> None:
     from redis.sentinel import Sentinel
 
     made = Sentinel([("s", 1)], ssl=True)  # type: ignore[no-untyped-call]
-    site = from_client(made.master_for("m"))
-    assert site
-    assert (site.transport, site.sentinel_transport) == ("tls", "tcp")
+    config = from_client(made.master_for("m"))
+    assert config
+    assert (config.transport, config.sentinel_transport) == ("tls", "tcp")
 
 
 @pytest.mark.parametrize("asyncio", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_locks import is_skipped, without_skipped
-from celery_locks.model import Holder
+from celery_locks.types import Holder
 
 SKIPS = [
     {"skipped": True, "lock": "a", "holder": Holder(token="t", task_id="x").as_dict()},

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import fakeredis
 import pytest
 
-from celery_locks import Holder, LeaseLost, Locks, LockUsageError, TaskLockAcquireError, task_lock
-from celery_locks.keeper import keeper
-from celery_locks.task_lock import (
+from celery_locks import Holder, LeaseLost, Locks, LockUsageError, TaskLockAcquireError
+from celery_locks import functions as task_lock
+from celery_locks.core.renewer import renewer
+from celery_locks.functions import (
     acquire_task_lock,
     configure,
     extend_task_lock,
@@ -29,7 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[fakeredis.FakeServer]:
     configure(fakeredis.FakeRedis(server=made))
     yield made
     for lease in task_lock._leases.values():
-        keeper.discard(lease.token)
+        renewer.discard(lease.token)
     task_lock._leases.clear()
 
 
@@ -41,14 +42,14 @@ def others(server: fakeredis.FakeServer) -> Locks:
 
 def test_unconfigured_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_lock, "_locks", None)
-    with pytest.raises(LockUsageError, match=r"task_lock\.configure\(url\)"):
+    with pytest.raises(LockUsageError, match=r"functions\.configure\(url\)"):
         acquire_task_lock("a")
 
 
 def test_configure_takes_a_url_a_client_or_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_lock, "_locks", None)
-    assert configure("redis://h:1", prefix="x").verbs.prefix == "x"
-    assert configure(fakeredis.FakeRedis(), prefix="y").verbs.prefix == "y"
+    assert configure("redis://h:1", prefix="x").commands.prefix == "x"
+    assert configure(fakeredis.FakeRedis(), prefix="y").commands.prefix == "y"
     made = Locks(fakeredis.FakeRedis())
     assert configure(made) is made
 

@@ -21,9 +21,8 @@ from celery_locks import (
     single_instance,
 )
 from celery_locks.clock import now
+from celery_locks.core.lease import Lease, State
 from celery_locks.errors import LimitMismatch
-from celery_locks.lease import Lease, State
-from celery_locks.model import LockSpec
 from celery_locks.testing import (
     assert_skipped,
     hold_lock,
@@ -31,6 +30,7 @@ from celery_locks.testing import (
     lock_name_of,
     locks_disabled,
 )
+from celery_locks.types import LockSpec
 
 
 @pytest.fixture

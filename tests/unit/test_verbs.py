@@ -7,9 +7,9 @@ import fakeredis
 import pytest
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.model import Conflict, Holder, LockSpec
-from celery_locks.store.redis import RedisStore
-from celery_locks.store.verbs import CALL_LIMIT, Page, Renewal, Verbs, budget_of
+from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, LockPage, Renewal, budget_of
+from celery_locks.store.redis_store import RedisStore
+from celery_locks.types import Conflict, Holder, LockSpec
 
 
 @pytest.fixture
@@ -20,22 +20,22 @@ def perform() -> Any:
 @pytest.mark.parametrize("prefix", ["", "a b", "a{b", "a}b", "a\nb", "a\rb"])
 def test_prefix_that_breaks_the_hash_tag_is_refused(prefix: str) -> None:
     with pytest.raises(LockUsageError, match="prefix"):
-        Verbs(prefix)
+        LockCommands(prefix)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
 def test_shards_that_are_refused(shards: Any) -> None:
     with pytest.raises(LockUsageError, match="whole number from 1"):
-        Verbs("p", shards)
+        LockCommands("p", shards)
 
 
 def test_root_is_the_same_in_every_process() -> None:
     """Python's own hash differs between processes; two roots for one name would be two locks."""
-    verbs = Verbs("p", 16)
-    assert verbs.root("invoice:42") == f"p:{{{zlib.crc32(b'invoice:42') % 16}}}:"
-    assert verbs.root("invoice:42") == "p:{14}:"
-    assert len({verbs.root(f"n{i}") for i in range(1000)}) == 16
-    assert Verbs("p").root("anything") == "p:{0}:"
+    commands = LockCommands("p", 16)
+    assert commands.root("invoice:42") == f"p:{{{zlib.crc32(b'invoice:42') % 16}}}:"
+    assert commands.root("invoice:42") == "p:{14}:"
+    assert len({commands.root(f"n{i}") for i in range(1000)}) == 16
+    assert LockCommands("p").root("anything") == "p:{0}:"
 
 
 @pytest.mark.parametrize(("ttl", "budget"), [(1, 1 / 3), (3, 1), (9, 3), (3600, CALL_LIMIT)])
@@ -44,13 +44,13 @@ def test_budget_is_a_third_of_the_ttl(ttl: float, budget: float) -> None:
 
 
 def test_acquire_sends_milliseconds() -> None:
-    call = Verbs("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
+    call = LockCommands("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
     assert call.args == ("a", "t", 1900, "1900 1 - 1 - 1 a{}", 400)
     assert call.budget == budget_of(1.9005)
 
 
 def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
-    parse = Verbs("p").acquire(LockSpec("a"), "t", Holder()).parse
+    parse = LockCommands("p").acquire(LockSpec("a"), "t", Holder()).parse
     assert parse(17) == 17
     assert parse([b"busy", 1500, 3, 99, 7]) == Conflict("a", (), 1.5, 3, 0.099, 7)
     assert parse([b"busy", -4, 3, 99, 0]).lapses_in == 0
@@ -60,31 +60,31 @@ def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
 
 def test_renew_reply_names_the_lost_tokens() -> None:
     batch = [Renewal(f"n{i}", f"t{i}", 30) for i in range(4)]
-    call = Verbs("p").renew(batch, 1)
+    call = LockCommands("p").renew(batch, 1)
     assert call.parse([]) == set()
     assert call.parse([0, 3]) == {"t0", "t3"}
     assert call.args == tuple(x for i in range(4) for x in (f"n{i}", f"t{i}", 30_000))
 
 
 def test_release_reply_says_whether_it_was_ours() -> None:
-    call = Verbs("p").release("a", "t", keep=0.25)
+    call = LockCommands("p").release("a", "t", keep=0.25)
     assert call.args[:3] == ("a", "t", 250)
     assert call.parse(1) is True
     assert call.parse(0) is False
 
 
 def test_page_walks_every_shard() -> None:
-    verbs = Verbs("p", 3)
-    assert verbs.page().root == "p:{0}:"
-    assert verbs.page().parse([b"77", 1]) == Page([], "0:77")
-    assert verbs.page("0:77").args[0] == "77"
-    assert verbs.page("0:77").parse([b"0", 1]) == Page([], "1:0")
-    assert verbs.page("1:0").root == "p:{1}:"
-    assert verbs.page("2:5").parse([b"0", 1]) == Page([], "")
+    commands = LockCommands("p", 3)
+    assert commands.page().root == "p:{0}:"
+    assert commands.page().parse([b"77", 1]) == LockPage([], "0:77")
+    assert commands.page("0:77").args[0] == "77"
+    assert commands.page("0:77").parse([b"0", 1]) == LockPage([], "1:0")
+    assert commands.page("1:0").root == "p:{1}:"
+    assert commands.page("2:5").parse([b"0", 1]) == LockPage([], "")
 
 
 def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
-    verbs = Verbs("p")
+    commands = LockCommands("p")
     said = Holder(
         task_id="ü b%20-",
         task="t",
@@ -94,8 +94,8 @@ def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
         pid=7,
         extra={"tag": "a b\n", "n": [1, 2]},
     )
-    fence = perform(verbs.acquire(LockSpec("a", 2.5), "tok", said))
-    [holder] = perform(verbs.info("a")).holders
+    fence = perform(commands.acquire(LockSpec("a", 2.5), "tok", said))
+    [holder] = perform(commands.info("a")).holders
     assert (holder.token, holder.fence, holder.ttl) == ("tok", fence, 2.5)
     for field in ("task_id", "task", "retries", "worker", "host", "pid", "extra"):
         assert getattr(holder, field) == getattr(said, field)
@@ -104,11 +104,11 @@ def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
 
 def test_holder_without_a_record_is_still_shown(perform: Any) -> None:
     """Somebody deleted the hash: the lock is taken all the same and must be seen."""
-    verbs = Verbs("p")
+    commands = LockCommands("p")
     client = fakeredis.FakeRedis()
     perform = RedisStore.from_client(client, "p").perform
-    perform(verbs.acquire(LockSpec("a"), "tok", Holder()))
+    perform(commands.acquire(LockSpec("a"), "tok", Holder()))
     client.delete("p:{0}:records")
-    info = perform(verbs.info("a"))
+    info = perform(commands.info("a"))
     assert [(h.token, h.fence) for h in info.holders] == [("tok", 0)]
     assert info.limit == 1

@@ -11,15 +11,15 @@ from celery import Celery
 
 from celery_locks import Holder, LockedTask
 from celery_locks.clock import now
-from celery_locks.integration import wards as module
+from celery_locks.core.renewer import renewer
+from celery_locks.integration import supervisor as module
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER
-from celery_locks.integration.places import _Revoked
-from celery_locks.integration.wards import Ward, Wards
-from celery_locks.keeper import keeper
-from celery_locks.model import LockSpec
-from celery_locks.store.verbs import queued_token
+from celery_locks.integration.reservation import _Revoked
+from celery_locks.integration.supervisor import ChildSupervisor, SupervisedTask
+from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import in_memory_locks
+from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 
 
@@ -45,19 +45,19 @@ class Request(SimpleNamespace):
         super().__init__(task=task, id=name, lock_token=name, request_dict={HEADER: header})
 
 
-def add(wards: Wards, request: Request) -> Ward:
-    ward = wards._wards[request.lock_token] = Ward(request, in_child=True)
+def add(supervisor: ChildSupervisor, request: Request) -> SupervisedTask:
+    ward = supervisor._supervised[request.lock_token] = SupervisedTask(request, in_child=True)
     ward.due = now()
     return ward
 
 
 @pytest.mark.parametrize("header", [[["x", 1]], "text", {"options": 7}, {"version": 9}], ids=str)
 def test_a_wrong_header_ends_its_own_supervision_only(app: Celery, header: Any) -> None:
-    wards = Wards()
-    add(wards, Request(app.tasks["job"], "bad", header))
-    good = add(wards, Request(app.tasks["job"], "good"))
-    wards.run()
-    assert wards.tokens == {"good"}
+    supervisor = ChildSupervisor()
+    add(supervisor, Request(app.tasks["job"], "bad", header))
+    good = add(supervisor, Request(app.tasks["job"], "good"))
+    supervisor.run()
+    assert supervisor.tokens == {"good"}
     assert good.ttl > 0
 
 
@@ -65,24 +65,24 @@ def test_an_unforeseen_error_costs_its_own_task_only(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is tried again, not at once, and logged once."""
-    monkeypatch.setattr(module.keeper, "reports", type(keeper.reports)())
-    wards, seen = Wards(), []
+    monkeypatch.setattr(module.renewer, "reports", type(renewer.reports)())
+    supervisor, seen = ChildSupervisor(), []
 
     def fails(_: Any) -> Any:
         seen.append(now())
         raise KeyError("a bug of ours")
 
     task = SimpleNamespace(lock_options=fails, app=app)
-    bad = add(wards, Request(task, "bad"))
-    good = add(wards, Request(app.tasks["job"], "good"))
+    bad = add(supervisor, Request(task, "bad"))
+    good = add(supervisor, Request(app.tasks["job"], "good"))
     for _ in range(3):
-        wards.run()
+        supervisor.run()
     assert good.ttl > 0
     assert len(seen) == 1
     assert bad.due > now()
     bad.died_at, bad.due = now() - 120, now()
-    wards.run()
-    assert wards.tokens == {"good"}, "of a process that is long dead nothing is left to do"
+    supervisor.run()
+    assert supervisor.tokens == {"good"}, "of a process that is long dead nothing is left to do"
     assert len(caplog.records) == 1, caplog.text
 
 
@@ -90,16 +90,16 @@ def test_a_token_that_cannot_be_looked_up_costs_its_own_task_only(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are asked for in one call, and what the store has of one may be unreadable."""
-    locks, wards = locks_of(app), Wards()
-    held = [add(wards, Request(app.tasks["job"], name)) for name in ("bad", "good")]
+    locks, supervisor = locks_of(app), ChildSupervisor()
+    held = [add(supervisor, Request(app.tasks["job"], name)) for name in ("bad", "good")]
     for ward in held:
         holder = Holder(task_id=ward.token, task="job")
-        locks.perform(locks.verbs.acquire(LockSpec(ward.token), ward.token, holder))
+        locks.perform(locks.commands.acquire(LockSpec(ward.token), ward.token, holder))
         ward.locks, ward.ttl = locks, 30.0
     fail_on(monkeypatch, locks, "bad")
-    wards.run()
+    supervisor.run()
     assert [ward.name for ward in held] == [None, "good"]
-    keeper.discard("good")
+    renewer.discard("good")
 
 
 def test_a_revoked_id_that_fails_costs_the_others_nothing(
@@ -109,15 +109,15 @@ def test_a_revoked_id_that_fails_costs_the_others_nothing(
     locks, revoked = locks_of(app), _Revoked()
     for name in ("bad", "good"):
         holder = Holder(task_id=name, task="job", retries=-1)
-        locks.perform(locks.verbs.acquire(LockSpec(name, 600), queued_token(name), holder))
-    fail_on(monkeypatch, locks, queued_token("bad"))
+        locks.perform(locks.commands.acquire(LockSpec(name, 600), reservation_token(name), holder))
+    fail_on(monkeypatch, locks, reservation_token("bad"))
     revoked.add([None, 7, "\ud800", "bad", "good"], app)  # type: ignore[list-item]
     wait_until(lambda: not locks.holders("good"), what="the place to be free")
     wait_until(lambda: not revoked._waiting, what="the rest to be given up")
 
 
 def fail_on(monkeypatch: pytest.MonkeyPatch, locks: AppLocks, token: str) -> None:
-    store: Any = type(locks.keeper_store)
+    store: Any = type(locks.background_store)
     perform = store.perform
 
     def failing(self: Any, call: Any) -> Any:

@@ -12,10 +12,11 @@ from starlette.routing import Route
 
 import celery_locks.web
 from celery_locks import Locks
-from celery_locks.web import build, create_app
+from celery_locks.web import app as build
+from celery_locks.web import create_app
 from celery_locks.web.endpoints import ENDPOINTS
 from celery_locks.web.openapi import SCHEMAS
-from celery_locks.web.replies import reply
+from celery_locks.web.responses import reply
 from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask, error_of
 
 NOWHERE = Locks.from_url("redis://127.0.0.1:1")

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.web.fields import Field, from_body, from_query
-from celery_locks.web.replies import Refusal
+from celery_locks.web.params import Param, from_body, from_query
+from celery_locks.web.responses import HttpError
 
 FIELDS = (
-    Field("name", "name", "The lock's name."),
-    Field("note", "text", "Any.", default="", most=5),
-    Field("token", "text", "Any.", least=1),
-    Field("limit", "whole", "How many.", default=10, least=1, most=500),
-    Field("grace", "number", "Seconds.", default=0, least=0, most=60),
-    Field("dry", "flag", "Or not.", default=False),
-    Field("state", "text", "One of two.", choices=("held", "waiting")),
+    Param("name", "name", "The lock's name."),
+    Param("note", "text", "Any.", default="", most=5),
+    Param("token", "text", "Any.", least=1),
+    Param("limit", "whole", "How many.", default=10, least=1, most=500),
+    Param("grace", "number", "Seconds.", default=0, least=0, most=60),
+    Param("dry", "flag", "Or not.", default=False),
+    Param("state", "text", "One of two.", choices=("held", "waiting")),
 )
 
 
@@ -65,7 +65,7 @@ def test_from_query_reads_what_is_there(query: bytes, asked: dict[str, Any]) -> 
     ],
 )
 def test_from_query_refuses_in_a_sentence(query: bytes, sentence: str) -> None:
-    with pytest.raises(Refusal, match=sentence) as refusal:
+    with pytest.raises(HttpError, match=sentence) as refusal:
         from_query(FIELDS, query)
     assert refusal.value.status == 400
     assert len(refusal.value.sentence) < 200
@@ -102,7 +102,7 @@ def test_from_query_refuses_what_no_lock_is_called(name: bytes) -> None:
     ],
 )
 def test_from_body_refuses_in_a_sentence(body: bytes, sentence: str) -> None:
-    with pytest.raises(Refusal, match=sentence) as refusal:
+    with pytest.raises(HttpError, match=sentence) as refusal:
         from_body(FIELDS, body)
     assert refusal.value.status == 400
 
@@ -112,11 +112,11 @@ def test_from_body_takes_nothing_for_an_empty_object() -> None:
 
 
 def test_field_may_be_null_where_it_says_so() -> None:
-    field = Field("grace", "number", "Seconds.", default=0, least=0, or_null=True)
+    field = Param("grace", "number", "Seconds.", default=0, least=0, or_null=True)
     assert from_body([field], b'{"grace": null}') == {"grace": None}
     assert field.schema == {"type": ["number", "null"], "minimum": 0, "default": 0}
 
 
 def test_required_field_is_missed() -> None:
-    with pytest.raises(Refusal, match=r"The field key is missing: Which\."):
-        from_body([Field("key", "name", "Which.", required=True)], b"{}")
+    with pytest.raises(HttpError, match=r"The field key is missing: Which\."):
+        from_body([Param("key", "name", "Which.", required=True)], b"{}")

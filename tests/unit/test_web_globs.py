@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_locks.admin import SORTS, matcher, wanted
-from celery_locks.model import Holder, LockInfo
+from celery_locks.types import Holder, LockInfo
 
 
 @settings(deadline=None)

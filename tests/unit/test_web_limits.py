@@ -15,7 +15,7 @@ from celery_locks import Locks
 from celery_locks.web import create_app
 from celery_locks.web.addresses import address_of, network_of
 from celery_locks.web.limits import MOST_BYTES, RequestLimit, in_slow_thread, in_thread
-from celery_locks.web.replies import Refusal
+from celery_locks.web.responses import HttpError
 from tests.support.web import OURS, ask, error_of
 
 NOWHERE = Locks.from_url("redis://127.0.0.1:1")
@@ -27,7 +27,7 @@ def test_request_limit_counts_each_address_by_the_minute() -> None:
     for address in ("a", "a", "b"):
         limit.count(address)
     now += 59.5
-    with pytest.raises(Refusal, match="More than 2 requests in a minute") as refusal:
+    with pytest.raises(HttpError, match="More than 2 requests in a minute") as refusal:
         limit.count("a")
     assert (refusal.value.status, refusal.value.headers) == (429, {"Retry-After": "1"})
     limit.count("b")
@@ -44,7 +44,7 @@ def test_request_limit_is_bounded_and_locks_nobody_out(monkeypatch: pytest.Monke
         assert len(limit._counts) <= 3
     limit.count("honest")
     limit.count("honest")
-    with pytest.raises(Refusal, match="More than 2 requests in a minute"):
+    with pytest.raises(HttpError, match="More than 2 requests in a minute"):
         limit.count("honest")
 
 
@@ -131,8 +131,11 @@ async def test_slow_questions_of_one_caller_keep_no_other_waiting() -> None:
 
     busy = [asyncio.create_task(in_slow_thread("greedy", waits)) for _ in range(64)]
     await asyncio.sleep(0)
-    for asked in (in_slow_thread("other", lambda: "told"), in_thread("quick", lambda: "told")):
-        assert await asyncio.wait_for(asked, 30) == "told"
+    for asked in (
+        in_slow_thread("other", lambda: "describe_entry"),
+        in_thread("quick", lambda: "describe_entry"),
+    ):
+        assert await asyncio.wait_for(asked, 30) == "describe_entry"
     assert not any(task.done() for task in busy)
     gate.set()
     await asyncio.gather(*busy)
@@ -144,7 +147,7 @@ def test_quick_questions_are_answered_while_slow_ones_run(
     """The page's list and login stay fast while somebody asks `stale` 64 times at once."""
     locks, gate = Locks(fakeredis.FakeRedis()), threading.Event()
     monkeypatch.setattr("celery_locks.web.snapshot.server_time", lambda locks: 1.0)
-    monkeypatch.setattr("celery_locks.web.answers.server_time", lambda locks: 1.0)
+    monkeypatch.setattr("celery_locks.web.handlers.server_time", lambda locks: 1.0)
     monkeypatch.setattr("celery_locks.admin.stale", lambda *_, **__: gate.wait(30))
     app = create_app(locks, read_keys=["key"])
 

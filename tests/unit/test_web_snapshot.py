@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_locks.errors import LockUnavailable
-from celery_locks.model import Holder, LockInfo
-from celery_locks.web.snapshot import Shot, Snapshot, counted
+from celery_locks.types import Holder, LockInfo
+from celery_locks.web.snapshot import Snapshot, SnapshotCache, counted
 from tests.support.waiting import wait_until
 
 DEADLINE = 30.0
@@ -26,7 +26,7 @@ class Store:
         self.trouble: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
-        self.snapshot = Snapshot(self.read, self.look, lambda: self.now)
+        self.snapshot = SnapshotCache(self.read, self.look, lambda: self.now)
 
     def read(self) -> tuple[float, list[LockInfo]]:
         self.readings += 1
@@ -45,7 +45,7 @@ def held(name: str, as_of: float = 1.0, **said: object) -> LockInfo:
     return LockInfo(name, 1, (Holder(token="t", **said),), (), as_of)  # type: ignore[arg-type]
 
 
-def names(shot: Shot) -> set[str]:
+def names(shot: Snapshot) -> set[str]:
     return {lock.name for lock in shot.locks}
 
 
@@ -149,7 +149,7 @@ def test_reading_that_began_before_a_change_does_not_undo_it(store: Store) -> No
 
 
 def test_later_look_counts() -> None:
-    shot = Shot((held("a", as_of=7.0, worker="new"),), 5.0, 0.0, 0.0)
+    shot = Snapshot((held("a", as_of=7.0, worker="new"),), 5.0, 0.0, 0.0)
     [lock] = shot.with_fixes({"a": held("a", as_of=6.0, worker="old")}).locks
     assert lock.holders[0].worker == "new"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.stage import Stage, new_key
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker, threads_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_locks import LeaseLost, LockRevoked, admin
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.stage import Stage, new_key
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker

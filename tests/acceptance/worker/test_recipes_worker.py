@@ -11,7 +11,7 @@ import redis
 from celery import chain
 
 from celery_locks import LeaseLost, Locks, admin
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.client_app import close_client, open_client
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from celery_locks import admin
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
 from tests.support.journal import Run
 from tests.support.lookout import Lookout
 from tests.support.stage import Stage, new_key

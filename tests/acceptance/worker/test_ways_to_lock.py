@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask, Locks
-from celery_locks.testing.children import Child, new_directory
-from celery_locks.testing.servers import EmbeddedServer
+from tests.servers.embedded import EmbeddedServer
+from tests.servers.subprocesses import Child, new_directory
 from tests.support.keys import key_alone
 from tests.support.monitor import captured
 from tests.support.waiting import wait_until

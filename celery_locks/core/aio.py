@@ -1,0 +1,188 @@
+"""AsyncLocks: the awaited face. The same flows as ``locks.py``; only the awaiting differs.
+
+Leases are renewed by the same native keeper thread, with a blocking connection of its own, so an
+event loop that is kept busy does not lose its locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+from celery_locks.clock import now
+from celery_locks.core.lease import AsyncLease
+from celery_locks.core.locks import (
+    AcquireOptions,
+    Layout,
+    ask_of,
+    layout_of,
+    runs_in,
+    shows_asked,
+    spec_of,
+)
+from celery_locks.core.operations import AcquireRequest, Operations, new_token
+from celery_locks.core.recent_answers import RecentAnswers
+from celery_locks.errors import LockConflict
+from celery_locks.store.commands.locks import Done
+from celery_locks.store.effects import AsyncStore, Operation, run_async
+from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
+from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo, check_name
+
+T = TypeVar("T")
+
+
+class AsyncLocks:
+    """Named locks on one server, for code that awaits. May be used from several event loops.
+
+    ``keeper_client``, a blocking client of the same server, is needed only for a client without
+    sockets (fakeredis), where the keeper thread cannot open a connection of its own.
+    """
+
+    def __init__(self, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]) -> None:
+        prefix = layout.get("prefix", DEFAULT_PREFIX)
+        twin = RedisStore.from_client(keeper_client, prefix) if keeper_client is not None else None
+        self._setup(AsyncRedisStore.from_client(client, prefix, twin), layout)
+
+    def _setup(self, store: AsyncRedisStore, layout: Layout) -> None:
+        self._store: AsyncStore = store
+        self.commands, self.ttl = layout_of(store, layout)
+        self.operations = Operations(
+            self, AsyncLease, store.store_for_thread(), self.commands, store.unsubscribe
+        )
+        self._recent = RecentAnswers()
+
+    @classmethod
+    def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
+        """As ``Locks.from_url``."""
+        locks = cls.__new__(cls)
+        locks._setup(AsyncRedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
+        return locks
+
+    @classmethod
+    def from_client(
+        cls, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]
+    ) -> Self:
+        return cls(client, keeper_client=keeper_client, **layout)
+
+    @shows_asked
+    async def acquire(self, name: str, **asked: Unpack[AcquireOptions]) -> AsyncLease | None:
+        """Take a lock: a lease, renewed until it is released; None if others hold the lock.
+
+        ``await lease.release()`` gives it back. Prefer ``hold``, which cannot forget that. Options
+        and exceptions are those of ``hold``.
+        """
+        answer = await self._try_acquire(name, new_token(), asked)
+        return None if isinstance(answer, Conflict) else answer
+
+    @shows_asked
+    async def try_acquire(
+        self, name: str, **asked: Unpack[AcquireOptions]
+    ) -> AsyncLease | Conflict:
+        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
+        return await self._try_acquire(name, new_token(), asked)
+
+    async def _try_acquire(
+        self, name: str, token: str, asked: AcquireOptions, *, is_block: bool = False
+    ) -> AsyncLease | Conflict:
+        """``is_block``: the asyncio task that acquires it is the one to release it."""
+        ask: AcquireRequest[AsyncLease] = ask_of(
+            spec_of(name, self.ttl, asked), token, asked, is_block
+        )
+        if ask.owner and ask.reentrant:
+            entered = self.operations.reenter(name, ask.owner, token)
+            if entered:
+                return entered
+        answer = await self.follow(self.operations.acquire(ask))
+        assert not isinstance(answer, Done)  # nobody asked
+        if isinstance(answer, AsyncLease) and answer.token == token:
+            answer.on_stop = asked.get("on_stop")
+        return answer
+
+    @overload
+    def hold(
+        self, name: str, *, required: Literal[True] = True, **asked: Unpack[AcquireOptions]
+    ) -> AbstractAsyncContextManager[AsyncLease]: ...
+    @overload
+    def hold(
+        self, name: str, *, required: bool, **asked: Unpack[AcquireOptions]
+    ) -> AbstractAsyncContextManager[AsyncLease | None]: ...
+    @shows_asked
+    @asynccontextmanager
+    async def hold(
+        self, name: str, *, required: bool = True, **asked: Unpack[AcquireOptions]
+    ) -> AsyncIterator[Any]:
+        """Hold the lock while the block runs; ``as`` gives the lease.
+
+            async with locks.hold("invoice:42", wait=5) as lease:
+                await write(invoice, fence=lease.fence)
+
+        ``required``: if False, yield None instead of raising when others hold the lock.
+        ``ttl``: seconds that the lock outlives this process; it is renewed while the block runs.
+        ``limit``: how many may hold it at once; the same number everywhere.
+        ``wait``: seconds to wait for it in line, or "forever"; None or 0: not at all.
+        ``at_least``: seconds that it stays taken, counted from the start, if the block is shorter.
+        ``reentrant``: let this asyncio task enter again what it holds already.
+        ``on_lost``: called with the lease when it is lost while the block runs.
+        ``on_stop``: called with the lease when somebody asks its holder to stop.
+        ``holder``: who it is that holds it, for those who look; this process if not said.
+
+        Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
+        of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
+        answer, ``LockUsageError`` if an option is wrong, ``LimitMismatch`` if it is held with
+        another limit.
+        """
+        token = new_token()
+        lease = await self._try_acquire(name, token, asked, is_block=True)
+        if isinstance(lease, Conflict):
+            if required:
+                raise LockConflict(lease)
+            yield None
+            return
+        failed = True
+        try:
+            yield lease
+            failed = False
+        finally:
+            await run_async(self.operations.exit_hold(lease, failed, token), self._store.perform)
+
+    async def renew(self, lease: AsyncLease, ttl: float | None = None) -> None:
+        await run_async(self.operations.renew(lease, ttl), self._store.perform)
+
+    async def release(self, lease: AsyncLease) -> bool:
+        return await run_async(self.operations.release(lease), self._store.perform)
+
+    async def info(self, name: str) -> LockInfo | None:
+        check_name(name)
+        info: LockInfo | None = await self._store.perform(self.commands.info(name))
+        return info
+
+    async def holders(self, name: str) -> tuple[Holder, ...]:
+        info = await self.info(name)
+        return info.holders if info else ()
+
+    async def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
+        """As ``Locks.is_locked``."""
+        hint = self._recent.recall(name, max_age) if max_age else None
+        if hint is not None:
+            return hint
+        asked_at = now()
+        return self._recent.note(name, asked_at, bool(await self.holders(name)))
+
+    async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
+        """As ``Locks.stop``."""
+        check_name(name)
+        call = self.commands.stop(name, token or "", question=new_token())
+        asked: tuple[Holder, ...] = await self._store.perform(call)
+        return asked
+
+    async def active(self, worker: str | None = None) -> list[ActiveRun]:
+        """As ``Locks.active``."""
+        return runs_in(await self.follow(self.operations.walk()), worker)
+
+    async def follow(self, operation: Operation[T]) -> T:
+        """As ``Locks.follow``."""
+        return await run_async(operation, self._store.perform)
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,107 @@
+"""The mark that says that a lock's work is done: made, read, and its result kept in it. No I/O.
+
+The lock stops two at once, the mark stops a second time. It is checked in the call that acquires,
+after the lock is known to be free, and left in the call that releases; ``marks.lua`` has its form.
+
+``reuse`` says what may run again:
+
+=============  ====================================================================================
+failed_only    what failed; done work is not done again (the default)
+never          nothing: a failure leaves a mark too, and so does the beginning, so that a run whose
+               process was killed is not repeated either. At most once; ``reset`` is the way out
+always         anything: nobody is held off, the mark only tells what was done last
+=============  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from celery_locks.options import Reuse
+from celery_locks.skipped import REASONS
+from celery_locks.store.commands.locks import IdempotencyCheck, Mark
+from celery_locks.text import printable
+
+logger = logging.getLogger("celery_locks")
+
+# A result beyond it is not kept: the mark is, and a repeat learns that the work is done.
+RESULT_BYTES = 64 * 1024
+
+
+class Codec(NamedTuple):
+    """How results become text and come back; either may raise."""
+
+    encode: Callable[[Any], str]
+    decode: Callable[[str], Any]
+
+
+class Repeat(NamedTuple):
+    """What somebody gets who asks for work that is not done again."""
+
+    has_result: bool
+    result: Any
+    reason: str
+
+    @property
+    def value(self) -> Any:
+        return self.result if self.has_result else {"skipped": True, "reason": self.reason}
+
+
+class Once(NamedTuple):
+    """The rule for one lock; ``mark`` is where it is written."""
+
+    mark: str
+    ttl: float
+    reuse: Reuse
+    codec: Codec
+
+    @property
+    def question(self) -> IdempotencyCheck | None:
+        return None if self.reuse == "always" else IdempotencyCheck(self.mark, self.reuse, self.ttl)
+
+    def done(self, token: str, result: Any) -> Mark:
+        """A result that cannot be kept is no reason to do the work again."""
+        try:
+            text = self.codec.encode(result)
+        except Exception as error:  # noqa: BLE001 (whatever a serializer may raise)
+            logger.warning("the result of %r cannot be kept: %s", *self._about(error))
+            return Mark(self.mark, f"n{token} ", self.ttl)
+        if len(text) > RESULT_BYTES:
+            logger.warning(
+                "the result of %r is not kept: %d bytes, %d is the most",
+                self.mark[2:],
+                len(text),
+                RESULT_BYTES,
+            )
+            return Mark(self.mark, f"n{token} ", self.ttl)
+        return Mark(self.mark, f"r{token} {text}", self.ttl)
+
+    def failed(self, token: str, error: BaseException) -> list[Mark]:
+        """Only with ``never`` a failure leaves a mark."""
+        if self.reuse != "never":
+            return []
+        return [Mark(self.mark, f"f{token} {type(error).__name__}", self.ttl)]
+
+    def not_ended(self) -> list[Mark]:
+        """It will go on, in another attempt: what it had begun is taken back."""
+        return [Mark(self.mark, "", 0.0)] if self.reuse == "never" else []
+
+    def _about(self, error: Exception) -> tuple[str, str]:
+        return self.mark[2:], printable(str(error))
+
+    def repeat(self, mark: str) -> Repeat:
+        _, kind, text = parted(mark)
+        if kind == "r":
+            try:
+                return Repeat(True, self.codec.decode(text), "already_done")
+            except Exception as error:  # noqa: BLE001
+                logger.warning("the kept result of %r cannot be read: %s", *self._about(error))
+        return Repeat(False, None, REASONS.get(kind, "already_done"))
+
+
+def parted(mark: str) -> tuple[str, str, str]:
+    """Token, kind and text of a mark."""
+    head, _, text = mark.partition(" ")
+    return head[1:], head[:1], text

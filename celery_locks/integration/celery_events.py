@@ -1,0 +1,129 @@
+"""Celery's own events about locks, for Flower and other monitors; sent by workers with ``-E``.
+
+``lock-acquired``, ``lock-conflict``, ``lock-deadlock``, ``lock-released``, ``lock-lost``, each with
+the task's ``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows (``waited``,
+``held_for``, ``policy``, ``why``). Not ``task-…``: a monitor takes an event of that kind that it
+does not know for a state of the task. ``app.conf.locks_events = False`` sends none of them.
+
+The process that runs the task sends them: in a prefork pool that is the child, which the events of
+the worker's main process do not come from. A task never waits for the broker here: events are
+appended to a deque, and a thread sends them in batches, as the worker does with its own. What a
+broker that is away does not take is dropped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from celery_locks import events, settings
+from celery_locks.clock import now
+from celery_locks.events import LockEvent
+from celery_locks.integration import lifecycle
+
+logger = logging.getLogger("celery_locks")
+
+EVERY = 0.2
+_MOST = 10_000
+TYPES = {
+    "acquired": "lock-acquired",
+    "conflict": "lock-conflict",
+    "deadlock": "lock-deadlock",
+    "released": "lock-released",
+    "lost": "lock-lost",
+}
+_FIELDS = ("waited", "held_for", "policy", "why", "ours")
+
+
+_subscription: Callable[[], None] | None = None
+
+
+def follow_worker(sender: Any = None, **_: Any) -> None:
+    """At the start of a worker: send what its tasks do to their locks, if it is to send events."""
+    global _subscription
+    if _subscription:
+        _subscription()
+        _subscription = None
+    if not sender.task_events or not settings.of(sender.app).events:
+        return
+    sending = Sender(sender.app, sender.hostname)
+    _subscription = events.subscribe(sending)
+    os.register_at_fork(after_in_child=sending.after_fork)
+    lifecycle.at_end_of_child(sending.wait_idle)
+    atexit.register(sending.wait_idle)
+
+
+class Sender:
+    """A subscriber of events; see the module's docstring."""
+
+    def __init__(self, app: Any, hostname: str) -> None:
+        self._app = app
+        self._hostname = hostname
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_MOST)
+        self._thread: threading.Thread | None = None
+        self._is_sending = False
+
+    def __call__(self, event: LockEvent) -> None:
+        task_id = event.detail.get("task_id")
+        if event.kind not in TYPES or not task_id:
+            return
+        self._waiting.append((TYPES[event.kind], _fields(event, task_id)))
+        if self._thread is None:
+            # Not a native one: the broker's connections are greenlets' where there are any.
+            self._thread = threading.Thread(target=self._run, name="lock-events", daemon=True)
+            self._thread.start()
+
+    def wait_idle(self, seconds: float = 1.0) -> None:
+        """Wait until all is sent; at the end of a child."""
+        until = now() + seconds
+        while self._thread and (self._waiting or self._is_sending) and now() < until:
+            time.sleep(0.01)
+
+    def _run(self) -> None:
+        while True:
+            if self._waiting:
+                self._is_sending = True
+                self._send()
+                self._is_sending = False
+            time.sleep(EVERY)
+
+    def _send(self) -> None:
+        batch = list(self._taken())
+        try:
+            with self._app.amqp.producer_pool.acquire(block=True) as producer:
+                dispatcher = self._app.events.Dispatcher(
+                    producer.connection,
+                    self._hostname,
+                    channel=producer.channel,
+                    buffer_while_offline=False,
+                    buffer_group=frozenset({"lock"}),
+                    buffer_limit=_MOST + 1,
+                )
+                with dispatcher:
+                    for kind, fields in batch:
+                        dispatcher.send(kind, **fields)
+                    dispatcher.flush()
+        except Exception as error:  # noqa: BLE001 (events are not worth a task, nor a traceback)
+            logger.warning("%d events about locks could not be sent: %s", len(batch), error)
+
+    def _taken(self) -> Any:
+        with suppress(IndexError):
+            while True:
+                yield self._waiting.popleft()
+
+
+def _fields(event: LockEvent, task_id: str) -> dict[str, Any]:
+    detail = event.detail
+    said = {word: detail[word] for word in _FIELDS if word in detail}
+    about = {"uuid": task_id, "name": detail.get("task"), "timestamp": event.at}
+    return about | {"lock": event.name, "fence": event.fence} | said

@@ -1,0 +1,45 @@
+"""A task's ``once``: the rule of ``celery_locks/once.py`` with Celery's result serializer."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from kombu import serialization
+
+from celery_locks.core.idempotency import Codec, Once
+from celery_locks.options import LockOptions
+
+_PICKLE = "application/x-python-serialize"
+
+
+def once_of(task: Any, options: LockOptions, name: str) -> Once | None:
+    """None where the task may run as often as it is called."""
+    if not options.once:
+        return None
+    return Once(f"o:{name}", options.once, options.reuse, _codec(task.app))
+
+
+def _codec(app: Any) -> Codec:
+    """Reads only what it writes itself, and never pickle, which could run anybody's code.
+
+    The lock server may have other users than the broker. Where results are pickled, those kept here
+    are JSON; a mark with a pickled result counts as done without one.
+    """
+    serializer = app.conf.result_serializer
+    accepted = serialization.prepare_accept_content([serializer])
+    if _PICKLE in accepted:
+        serializer, accepted = "json", serialization.prepare_accept_content(["json"])
+
+    def encode(result: Any) -> str:
+        kind, encoding, payload = serialization.dumps(result, serializer=serializer)
+        if isinstance(payload, bytes):
+            return f"{kind} {encoding} b {base64.b64encode(payload).decode()}"
+        return f"{kind} {encoding} t {payload}"
+
+    def decode(text: str) -> Any:
+        kind, encoding, form, said = text.split(" ", 3)
+        payload = base64.b64decode(said) if form == "b" else said
+        return serialization.loads(payload, kind, encoding, accept=accepted)
+
+    return Codec(encode, decode)

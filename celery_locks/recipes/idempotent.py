@@ -1,0 +1,258 @@
+"""idempotent: the work for a key is done once, on functions, coroutines and tasks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast, overload
+
+from celery_locks import events, keys, logs
+from celery_locks.clock import now
+from celery_locks.core.aio import AsyncLocks
+from celery_locks.core.idempotency import Codec, Once, Repeat, parted
+from celery_locks.core.lease import BaseLease, State
+from celery_locks.core.locks import Locks
+from celery_locks.core.operations import AcquireRequest, new_token
+from celery_locks.core.owners import caller
+from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
+from celery_locks.options import Reuse
+from celery_locks.recipes.validation import as_json, check_key, check_lifetime
+from celery_locks.skipped import REASONS
+from celery_locks.store.commands.locks import AcquireExtras, Done, Mark
+from celery_locks.store.commands.recipes import DonePage, RecipeCommands
+from celery_locks.store.effects import Operation
+from celery_locks.types import Conflict, LockSpec, Wait, check_ttl, patience_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+Key = str | Callable[..., str]
+JSON = Codec(lambda value: as_json("the result", value), json.loads)
+REUSES = ("failed_only", "never", "always")
+
+
+def idempotent(
+    locks: Locks | AsyncLocks | None = None,
+    /,
+    *,
+    key: Key,
+    ttl: float = 86400.0,
+    reuse: Reuse = "failed_only",
+    wait: Wait | None = None,
+    lock_ttl: float = 30.0,
+) -> Callable[[F], F]:
+    """The work for a key is done once in ``ttl`` seconds; a repeat gets the saved result.
+
+    Without one (not serialisable, or over 64 kB) a repeat gets ``{"skipped": True, "reason":
+    "already_done"}``. A failure leaves no mark. ``reuse`` says what may run again (``once.py``).
+
+    For a function give ``Locks``, for a coroutine ``AsyncLocks``; while another is at it, a call
+    waits for ``wait`` seconds and then raises ``LockConflict``. On a task, above or below
+    ``@app.task``, leave ``locks`` out: it is ``single_instance(key=…, once=ttl, reuse=…)``, on the
+    app's locks and with Celery's result serializer.
+    """
+    check_lifetime("ttl of @idempotent", ttl)
+    if reuse not in REUSES:
+        raise LockUsageError(f"reuse is {reuse!r}; write {' or '.join(map(repr, REUSES))}")
+    if not callable(key):
+        check_key("key of @idempotent", key)
+    check_ttl(lock_ttl, "lock_ttl of @idempotent")
+    patience_of(wait)
+    if locks is None:
+        return _for_task(key, ttl, reuse, wait, lock_ttl)
+    if not isinstance(locks, Locks | AsyncLocks):
+        raise LockUsageError(f"@idempotent needs Locks or AsyncLocks, not {locks!r}")
+
+    def decorate(function: F) -> F:
+        work = _Work(function, key, ttl, reuse, wait, lock_ttl)
+        made = _awaited(locks, work) if isinstance(locks, AsyncLocks) else _blocking(locks, work)
+        return cast(F, made)
+
+    return decorate
+
+
+def _for_task(
+    key: Key, ttl: float, reuse: Reuse, wait: Wait | None, lock_ttl: float
+) -> Callable[[F], F]:
+    from celery_locks.integration.decorator import single_instance
+
+    if wait is None:
+        return single_instance(key=key, once=ttl, reuse=reuse, ttl=lock_ttl)
+    return single_instance(
+        key=key, once=ttl, reuse=reuse, ttl=lock_ttl, wait=wait, on_conflict="wait"
+    )
+
+
+class _Work:
+    """A function and the rule by which it is done once."""
+
+    def __init__(
+        self,
+        function: Any,
+        key: Key,
+        ttl: float,
+        reuse: Reuse,
+        wait: Wait | None,
+        lock_ttl: float,
+    ) -> None:
+        if not callable(function) or not hasattr(function, "__qualname__"):
+            raise LockUsageError(
+                f"@idempotent(locks, …) is for functions, not {function!r}; "
+                "on a task leave the locks out: it has its app's"
+            )
+        self.function = function
+        self._key, self._ttl, self._reuse = key, ttl, reuse
+        self._wait, self._lock_ttl = wait, lock_ttl
+        self._parameters = keys.Parameters(function)
+        if isinstance(key, str):
+            self._parameters.check(key, f"@idempotent of {function.__qualname__}")
+
+    def run(self, args: Any, kwargs: Any) -> tuple[LockSpec, Once]:
+        if isinstance(self._key, str):
+            name = self._parameters.name(self._key, args, kwargs)
+        else:
+            name = keys.from_callable(self._key, args, kwargs)
+        spec = LockSpec(name, self._lock_ttl, wait=self._wait)
+        return spec, Once(f"o:{name}", self._ttl, self._reuse, JSON)
+
+
+def _blocking(locks: Locks, work: _Work) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(work.function):
+        raise LockUsageError(f"{work.function.__qualname__} is a coroutine: give AsyncLocks")
+
+    @functools.wraps(work.function)
+    def done_once(*args: Any, **kwargs: Any) -> Any:
+        (spec, once), token = work.run(args, kwargs), new_token()
+        try:
+            begun = locks.follow(begin(locks, spec, once, token))
+            if isinstance(begun, Repeat):
+                return begun.value
+            try:
+                result = work.function(*args, **kwargs)
+            except BaseException as error:
+                locks.follow(give_up(locks, begun, once, error))
+                raise
+            locks.follow(finish(locks, begun, once, result))
+            return result
+        except BaseException:
+            # A signal's exception may strike between any two of these steps.
+            locks.operations.release_if_acquired(token)
+            raise
+
+    return done_once
+
+
+def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
+    if not inspect.iscoroutinefunction(work.function):
+        raise LockUsageError(f"{work.function.__qualname__} is no coroutine: give Locks")
+
+    @functools.wraps(work.function)
+    async def done_once(*args: Any, **kwargs: Any) -> Any:
+        spec, once = work.run(args, kwargs)
+        begun = await locks.follow(begin(locks, spec, once, new_token()))
+        if isinstance(begun, Repeat):
+            return begun.value
+        try:
+            result = await work.function(*args, **kwargs)
+        except BaseException as error:
+            await locks.follow(give_up(locks, begun, once, error))
+            raise
+        await locks.follow(finish(locks, begun, once, result))
+        return result
+
+    return done_once
+
+
+# The steps, for whoever does something between them.
+
+
+def begin(
+    locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
+) -> Operation[BaseLease | Repeat]:
+    """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
+    operations: Any = locks.operations
+    extras = AcquireExtras(once=once.question)
+    ask: AcquireRequest[Any] = AcquireRequest(spec, caller(None), token, now(), extras=extras)
+    answer = yield from operations.acquire(ask)
+    if isinstance(answer, Conflict):
+        raise LockConflict(answer)
+    if isinstance(answer, Done):
+        events.emit("already_done", spec.name, why="is not done again")
+        return once.repeat(answer.mark)
+    lease: BaseLease = answer
+    return lease
+
+
+def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any) -> Operation[None]:
+    """Release and leave the mark, in one call. Done is done, also by one who lost the lease."""
+    lost = lease.state is State.LOST
+    yield from release(locks, lease, [once.done(lease.token, result)])
+    if lost:
+        raise lease.loss("it ended before the work did; another may have run beside it")
+
+
+def give_up(
+    locks: Locks | AsyncLocks, lease: BaseLease, once: Once, error: BaseException
+) -> Operation[None]:
+    yield from release(locks, lease, once.failed(lease.token, error))
+
+
+def release(
+    locks: Locks | AsyncLocks, lease: BaseLease, marks: Sequence[Mark] = ()
+) -> Operation[None]:
+    operations: Any = locks.operations
+    try:
+        yield from operations.release(lease, marks=marks)
+    except LockUnavailable as error:
+        # The keeper goes on trying, with the mark.
+        logs.release_deferred(lease.name, error)
+
+
+# For operators.
+
+
+class DoneWork(NamedTuple):
+    """A key whose work is done; ``state`` as in ``once.py``, ``size`` that of the kept result."""
+
+    key: str
+    state: str
+    size: int
+    lapses_in: float
+
+
+def done_work(locks: Locks) -> Iterator[DoneWork]:
+    """Every key that is marked, page by page; ``celery locks once list`` shows this."""
+    commands, cursor, seen = RecipeCommands(locks.commands), "", set[str]()
+    while True:
+        page: DonePage = locks.perform(commands.done_page(cursor))
+        for name, left, head, size in page.found:
+            if name not in seen:
+                seen.add(name)
+                token, kind, _ = parted(head.decode(errors="replace"))
+                body = max(0, size - len(token) - 2)
+                yield DoneWork(name, REASONS.get(kind, "already_done"), body, left)
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+@overload
+def reset(locks: Locks, key: str, *, by: str = "", reason: str = "") -> bool: ...
+@overload
+def reset(locks: AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Awaitable[bool]: ...
+def reset(locks: Locks | AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Any:
+    """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it.
+
+    With ``by`` it goes into the history (``admin.history``), with the ``reason``.
+    ``admin.reset_done`` is the same for operators and always does.
+    """
+    check_key("reset", key)
+    if reason and not by:
+        raise LockUsageError("reset: give by= too, or the reason is not recorded")
+    call = RecipeCommands(locks.commands).reset(key, f"o:{key}", new_token(), by, reason)
+
+    def operation() -> Operation[bool]:
+        was_marked: bool = yield call
+        return was_marked
+
+    return locks.follow(operation())

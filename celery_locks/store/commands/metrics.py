@@ -1,0 +1,107 @@
+"""The verbs of the metrics as calls: counts that all processes add to, and the locks counted. Pure.
+
+The counts of a prefix are one hash on its first shard, bounded in size and gone when nobody has
+added to it for a month; see ``count.lua``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from celery_locks.store import scripts
+from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
+from celery_locks.store.effects import Call
+from celery_locks.store.resp import Arg
+from celery_locks.store.scripts import Command
+
+_HSCAN = Command("HSCAN")
+_LIFETIME_MS = 30 * 86400 * 1000
+# A process that cannot reach the server sends the same batch again until it can.
+_REMEMBERED_MS = 3600 * 1000
+_MOST_FIELDS = 20_000
+_TALLY_PAGE = 50
+BATCH = 500
+
+
+class MetricField(NamedTuple):
+    """What is counted: which series, for which task, under which one further label."""
+
+    series: str
+    task: str = ""
+    label: str = ""
+
+
+Counts = Mapping[MetricField, int]
+
+
+class Tally(NamedTuple):
+    """The locks of a task, counted; ``oldest`` is the longest hold in seconds."""
+
+    held: int = 0
+    stale: int = 0
+    oldest: float = 0.0
+    queued: int = 0
+    waiting: int = 0
+
+    def __add__(self, other: object) -> Tally:
+        assert isinstance(other, Tally)
+        return Tally(
+            self.held + other.held,
+            self.stale + other.stale,
+            max(self.oldest, other.oldest),
+            self.queued + other.queued,
+            self.waiting + other.waiting,
+        )
+
+
+class MetricsCommands:
+    """Builds the calls."""
+
+    def __init__(self, commands: LockCommands) -> None:
+        self._verbs = commands
+        self._root = commands.roots[0]
+
+    def count(self, process: str, number: int, counts: Sequence[tuple[MetricField, int]]) -> Call:
+        """Answers False if this batch of this process had been counted before."""
+        args: list[Arg] = [process, number, _REMEMBERED_MS, _LIFETIME_MS, _MOST_FIELDS]
+        for field, amount in counts:
+            args += (*(_plain(part) for part in field), amount)
+        return Call(scripts.COUNT, self._root, tuple(args), bool, CALL_LIMIT)
+
+    def counts(self, cursor: str = "0") -> Call:
+        """A page: answers with ({field: amount}, next cursor, "0" at the end)."""
+
+        def parse(reply: Any) -> tuple[dict[MetricField, int], str]:
+            flat = reply[1]
+            found = {
+                MetricField(*flat[i].decode(errors="replace").split("\t")): int(flat[i + 1])
+                for i in range(0, len(flat), 2)
+            }
+            return found, reply[0].decode()
+
+        args: tuple[Arg, ...] = (cursor, "COUNT", 1000)
+        return Call(_HSCAN, f"{self._root}metrics", args, parse, CALL_LIMIT)
+
+    def tally(self, cursor: str = "") -> Call:
+        """A page of the locks: answers with ([task, ``Tally``]…, next cursor, "" at the end)."""
+        shard, _, inner = (cursor or "0:0").partition(":")
+
+        def parse(reply: Any) -> tuple[list[tuple[str, Tally]], str]:
+            following = self._verbs.following(int(shard), reply[0].decode())
+            return [_task_tally(*reply[i : i + 6]) for i in range(1, len(reply), 6)], following
+
+        root = self._verbs.roots[int(shard)]
+        return Call(scripts.TALLY, root, (inner, _TALLY_PAGE), parse, CALL_LIMIT)
+
+
+def _task_tally(
+    task: bytes, held: int, stale: int, oldest: int, queued: int, waiting: int
+) -> tuple[str, Tally]:
+    name = _plain(task.decode(errors="replace"))
+    return name, Tally(held, stale, oldest / 1000, queued, waiting)
+
+
+def _plain(part: str) -> str:
+    """No separator inside, a UTF-8 form, and no longer than a task's name has a right to be."""
+    return part.replace("\t", " ")[:200].encode(errors="replace").decode()

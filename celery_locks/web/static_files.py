@@ -1,0 +1,60 @@
+"""The page and its files: those in ``static/``, read once, and nothing else on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from celery_locks.web.responses import HttpError
+
+_INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+}
+
+
+def page_routes() -> list[Route]:
+    shelf = _files()
+
+    async def index(request: Request) -> Response:
+        return _sent(request, _INDEX, shelf[_INDEX])
+
+    async def file(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in shelf:
+            raise HttpError(404, "There is no such file.")
+        return _sent(request, name, shelf[name])
+
+    return [Route("/", index), Route("/static/{name:path}", file)]
+
+
+def _files() -> dict[str, bytes]:
+    folder = files("celery_locks.web") / "static"
+    return {
+        one.name: one.read_bytes()
+        for one in folder.iterdir()
+        if one.is_file() and PurePath(one.name).suffix in _TYPES
+    }
+
+
+def _sent(request: Request, name: str, content: bytes) -> Response:
+    """Asked for anew each time, and sent only if it has changed."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {
+        "Cache-Control": "no-cache",
+        "ETag": tag,
+        "Content-Type": _TYPES[PurePath(name).suffix],
+    }
+    if request.headers.get("If-None-Match") == tag:
+        return Response(None, 304, headers)
+    return Response(content, 200, headers)
