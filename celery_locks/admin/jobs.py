@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from celery_locks.admin.actions import history
 from celery_locks.admin.explain import ENDED_STATES, format_duration
-from celery_locks.admin.listing import list_locks
+from celery_locks.admin.listing import list_lapsed, list_locks
 from celery_locks.admin.liveness import is_overdue
 from celery_locks.core.locks import Locks
 from celery_locks.integration.broker_search import find_lost_messages
@@ -197,13 +197,19 @@ def _unknown(holder: Holder, why: str) -> Job:
 
 
 def _lost_before(locks: Locks, known: set[str | None]) -> Iterator[Holder]:
-    """Holders whose lock lapsed, or was taken when its renewal was overdue; by the history.
+    """Holders whose lock lapsed, or was taken when its renewal was overdue.
 
-    The last hold of a task counts, and not that of a task which holds a lock now, or waits for one.
+    A lapse is recorded in the history with the next acquire, or after a minute; until then the
+    holder is still listed. The last hold of a task counts, and not that of a task which holds a
+    lock now, or waits for one.
     """
     seen = {*known, None}
     for lock in list_locks(locks):
         seen.update(one.task_id for one in lock.holders + lock.waiters)
+    for lock in list_lapsed(locks):
+        lapsed = [holder for holder in lock.holders if holder.task_id not in seen]
+        seen.update(holder.task_id for holder in lapsed)
+        yield from (holder for holder in lapsed if holder.worker and not holder.is_queued)
     for act in history(locks, limit=_ALL):
         ended = [holder for holder in act.holders if holder.task_id not in seen]
         seen.update(holder.task_id for holder in ended)

@@ -53,16 +53,21 @@ def list_locks(locks: Locks, **filters: Unpack[Filter]) -> Iterator[LockInfo]:
     return (info for info in _all(locks) if is_wanted(info))
 
 
+def list_lapsed(locks: Locks) -> Iterator[LockInfo]:
+    """Locks whose holders lapsed in the last minute and were neither renewed nor replaced."""
+    return _all(locks, lapsed=True)
+
+
 def wanted(**filters: Unpack[Filter]) -> Callable[[LockInfo], bool]:
     """Whether a lock is among those asked for; for lists that are there already."""
     return _Wanted.of(filters)
 
 
-def _all(locks: Locks) -> Iterator[LockInfo]:
+def _all(locks: Locks, *, lapsed: bool = False) -> Iterator[LockInfo]:
     seen: set[str] = set()
     cursor = ""
     while True:
-        page: LockPage = locks.perform(locks.commands.page(cursor))
+        page: LockPage = locks.perform(locks.commands.page(cursor, lapsed=lapsed))
         for info in page.locks:
             if info.name not in seen:
                 seen.add(info.name)

@@ -203,3 +203,18 @@ def test_a_message_that_was_delivered_again_is_not_restored(quiet: Rig) -> None:
         assert broker.restore(second) == []
         assert queued_ids(broker) == [task_id], "it is with the unacknowledged"
         assert len(unacked_tags(quiet)) == 1
+
+
+@pytest.mark.timeout(240)
+def test_the_job_is_restored_when_the_lock_has_just_lapsed() -> None:
+    """Whoever reads "`sweep --restore` delivers it now" may type it after the ttl is over."""
+    with fresh_rig(locks_ttl=6, **CONF) as rig:
+        with rig.worker("-n", "dead@%h") as dead:
+            late = rig.task("late").delay("late", "gate")
+            rig.wait_started(late)
+            dead.kill()
+        rig.wait_free("late")
+        assert fates(sweep(rig, "--restore")) == {late.id: "restored"}
+        with rig.worker("-n", "alive@%h"):
+            rig.open("gate")
+            assert late.get(timeout=PATIENCE) == "late"

@@ -304,15 +304,20 @@ class LockCommands:
 
         return Call(scripts.WAITS, root, tuple(owners), parse, WAITS_LIMIT)
 
-    def page(self, cursor: str = "", size: int = PAGE) -> Call:
-        """Answers with a ``Page``; its cursor names the shard and the place in it."""
+    def page(self, cursor: str = "", size: int = PAGE, *, lapsed: bool = False) -> Call:
+        """List locks; answered with a ``LockPage``, whose cursor names the shard and the position.
+
+        ``lapsed``: the holders that lapsed and are not forgotten yet, instead of those that hold.
+        """
         shard, _, inner = (cursor or "0:0").partition(":")
 
         def parse(reply: Any) -> LockPage:
             locks = [info_of(lock, reply[1]) for lock in reply[2:]]
             return LockPage(locks, self.following(int(shard), reply[0].decode()))
 
-        return Call(scripts.LIST, self.roots[int(shard)], (inner, size), parse, CALL_LIMIT)
+        return Call(
+            scripts.LIST, self.roots[int(shard)], (inner, size, int(lapsed)), parse, CALL_LIMIT
+        )
 
     def following(self, shard: int, inner: str) -> str:
         """The cursor after ``inner``, which may be in the next shard."""

@@ -2,22 +2,30 @@
 -- describe(name) = {name, number of holders, [token, expiry, record]..., [token, ticket, record]...}
 -- with the living only, holders first by expiry, waiters in line.
 
-local function describe(name)
-  local held = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now(), '+inf', 'WITHSCORES')
+local function describe_holders(name, first, last)
+  local held = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, first, last, 'WITHSCORES')
   local out = {name, #held / 2}
-  local function add(token, score, record)
-    out[#out + 1] = token
-    out[#out + 1] = score
-    out[#out + 1] = record
-  end
   for i = 1, #held, 2 do
-    add(held[i], held[i + 1], redis.call('HGET', records, held[i]) or '')
+    out[#out + 1] = held[i]
+    out[#out + 1] = held[i + 1]
+    out[#out + 1] = redis.call('HGET', records, held[i]) or ''
   end
+  return out
+end
+
+local function describe_lapsed(name) return describe_holders(name, '-inf', now()) end
+
+local function describe(name)
+  local out = describe_holders(name, '(' .. now(), '+inf')
   local queue = redis.call('ZRANGE', root .. 'q:' .. name, 0, 99, 'WITHSCORES')
   for i = 1, #queue, 2 do
     local record = redis.call('HGET', records, queue[i]) or ''
     local alive = record:match('^0 (%d+) ')
-    if alive and tonumber(alive) > now() then add(queue[i], queue[i + 1], record) end
+    if alive and tonumber(alive) > now() then
+      out[#out + 1] = queue[i]
+      out[#out + 1] = queue[i + 1]
+      out[#out + 1] = record
+    end
   end
   return out
 end
