@@ -83,7 +83,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("format_time", ["being started", "1. Invoice", "kill -9"])
+@pytest.mark.parametrize("moment", ["being started", "1. Invoice", "kill -9"])
 def test_demo_leaves_nothing_after_ctrl_c(home: Path, moment: str) -> None:
     """Ctrl-C at any step: one word, no traceback, no process."""
     log = home.parent / f"{home.name}.log"

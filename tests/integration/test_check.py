@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 
 from celery_locks import LockedTask, Locks, LockUnavailable, admin
 from celery_locks.admin import Finding
 from tests.servers.embedded import EmbeddedServer
 from tests.support.rabbitmq import RabbitMQ, is_installed
+
+
+@pytest.fixture(autouse=True)
+def no_shared_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests of this process made with ``shared_task`` is in no app here."""
+    found = _state._on_app_finalizers
+    builtin = {each for each in found if each.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", builtin)
 
 
 def app_on(broker: str, **conf: Any) -> Celery:

@@ -13,7 +13,7 @@ from tests.support.child import run_python
 PREAMBLE = """
 import asyncio, os, sys, time, traceback
 from celery_locks import AsyncLocks, Locks, State
-from celery_locks.core.renewer import keeper
+from celery_locks.core.renewer import renewer
 
 def until(condition, deadline=30.0):
     ends = time.monotonic() + deadline
@@ -59,7 +59,7 @@ until(lambda: lease.renewals >= 1)
 
 def child():
     seen = lease.renewals
-    assert keeper.tokens == frozenset()
+    assert renewer.tokens == frozenset()
     assert lease.is_foreign()
     assert lease.release() is False
     assert Locks.from_url(url).acquire("parents") is None
@@ -123,8 +123,8 @@ assert kept.renewals >= 1
     )
 
 
-def test_many_forks_under_a_busy_keeper(clean: EmbeddedServer) -> None:
-    """A fork may come at any instruction of the keeper's thread, inside any lock it takes."""
+def test_many_forks_under_a_busy_renewer(clean: EmbeddedServer) -> None:
+    """A fork may come at any instruction of the background thread, inside any lock it takes."""
     run(
         """
 locks = Locks.from_url(url)
@@ -151,7 +151,7 @@ for lease in leases:
 
 
 def test_fork_while_a_script_is_read(clean: EmbeddedServer) -> None:
-    """By the keeper's thread, for the first time: the child must not wait for it to end."""
+    """By the background thread, for the first time: the child must not wait for it to end."""
     run(
         """
 import threading
@@ -189,7 +189,7 @@ reader.join()
     )
 
 
-def test_nothing_is_imported_in_the_keepers_thread(clean: EmbeddedServer) -> None:
+def test_nothing_is_imported_in_the_background_thread(clean: EmbeddedServer) -> None:
     """A process forked while another thread imports a module waits for that import for ever."""
     imported = run(
         """
@@ -245,7 +245,7 @@ def test_fork_inside_an_event_loop_leaves_the_parents_connections_alone(
     run(
         """
 import gc
-from celery_locks.core import operations as flows
+from celery_locks.core import operations
 
 async def main():
     locks = AsyncLocks.from_url(url)
@@ -265,7 +265,7 @@ async def main():
         await (await locks.acquire("other", ttl=9)).release()
         took.append(time.monotonic() - began)
     assert min(took) < 0.75, f"a connection is no longer in the loop: {took}"
-    flows.REPOLL, flows.ALIVE = 30.0, 90.0  # only the message can wake it in time
+    operations.REPOLL, operations.ALIVE = 30.0, 90.0  # only the message can wake it in time
     waiting = asyncio.create_task(locks.acquire("parents", ttl=1, wait=60))
     await asyncio.sleep(0.1)
     began = time.monotonic()
@@ -303,16 +303,16 @@ for pid in pids:
     )
 
 
-def test_parents_debts_are_not_the_childs(clean: EmbeddedServer) -> None:
+def test_pending_releases_of_the_parent_are_not_the_childs(clean: EmbeddedServer) -> None:
     said: Any = run(
         """
 from celery_locks.clock import now
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-flows = locks.operations
-renewer.release_later("x", "t", flows._store, locks.verbs, now() + 30)
+operations = locks.operations
+renewer.release_later("x", "t", operations._store, locks.commands, now() + 30)
 
 def child():
-    print(len(keeper._pending_releases))
+    print(len(renewer._pending_releases))
 
 join(fork(child))
 """,
