@@ -92,7 +92,7 @@ def page_of(locks: Locks, name: str, app: Any) -> DetailPage:
 
 def acts_of_all(locks: Locks, most: int) -> tuple[ActRow, ...]:
     """What operators did, to any lock."""
-    return tuple(_act(act) for act in admin.history(locks, limit=most, only_acts=True))
+    return tuple(_act(act) for act in admin.history(locks, limit=most, only_actions=True))
 
 
 def holder_of(locks: Locks, name: str, token: str, app: Any = None) -> HolderBox | None:

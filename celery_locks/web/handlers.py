@@ -68,7 +68,7 @@ def info(context: WebContext, asked: Params) -> dict[str, Any]:
     lock = context.locks.info(name)
     got = context.workers.about(lock) if context.workers and lock else None
     roll = got.value if got else None
-    detail = admin.info(context.locks, name, context.app, roll=roll) if lock else None
+    detail = admin.info(context.locks, name, context.app, report=roll) if lock else None
     if detail is None:
         raise HttpError(404, f"Nobody holds lock {name!r} or waits for it.")
     said = detail.as_dict()
@@ -82,19 +82,19 @@ def info(context: WebContext, asked: Params) -> dict[str, Any]:
 def why(context: WebContext, asked: Params) -> dict[str, Any]:
     got = context.workers.latest() if context.workers else None
     roll = got.value if got else None
-    return admin.why(context.locks, asked["subject"], context.app, roll=roll).as_dict()
+    return admin.why(context.locks, asked["subject"], context.app, report=roll).as_dict()
 
 
 def history(context: WebContext, asked: Params) -> dict[str, Any]:
-    how = {word: asked[word] for word in ("limit", "only_acts")}
-    acts = admin.history(context.locks, asked["name"], **how)
+    limits = {"limit": asked["limit"], "only_actions": asked["only_acts"]}
+    acts = admin.history(context.locks, asked["name"], **limits)
     return {"acts": [act.as_dict() for act in acts]}
 
 
 def stale(context: WebContext, asked: Params) -> dict[str, Any]:
     how = {word: asked[word] for word in ("times_usual", "queued_for")}
     found = admin.stale(context.locks, context.app, asked["older_than"], **how)
-    return {"stale": [one.as_dict() for one in found], "doubt": found.doubt}
+    return {"stale": [one.as_dict() for one in found], "doubt": found.inconclusive}
 
 
 def check(context: WebContext, asked: Params) -> dict[str, Any]:

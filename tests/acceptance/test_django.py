@@ -191,7 +191,7 @@ def test_viewer_may_not_release(site: str, rig: Rig, name: str) -> None:
         assert vera.get(asked).status == 403
         assert vera.post(asked, reason="mine", grace="0").status == 403
     assert holders(rig, name) == [name]
-    assert admin.history(rig.locks, name, only_acts=True) == []
+    assert admin.history(rig.locks, name, only_actions=True) == []
 
 
 def test_release_frees_and_says_who_did_it(rig: Rig, rolf: Principal, name: str) -> None:
@@ -208,7 +208,7 @@ def test_release_frees_and_says_who_did_it(rig: Rig, rolf: Principal, name: str)
     done = rolf.post(release, reason="it <hangs>", grace="0")
     assert f"Lock '{name}' was taken from bill id-{name}." in done.text
     assert holders(rig, name) == []
-    [act] = admin.history(rig.locks, name, only_acts=True)
+    [act] = admin.history(rig.locks, name, only_actions=True)
     assert (act.act, act.by) == ("force_release", "rolf via Django admin")
     assert act.why == "it <hangs>"
     for page in (done, rolf.get(f"{LOCKS}acts/")):
@@ -233,7 +233,7 @@ def test_release_with_grace_asks_first(rig: Rig, rolf: Principal, name: str) -> 
     take(rig, name, name)
     done = rolf.post(f"{RELEASE}?name={name}&token={name}", reason="slow", grace="0.3")
     assert "was taken from" in done.text
-    acts = admin.history(rig.locks, name, only_acts=True)
+    acts = admin.history(rig.locks, name, only_actions=True)
     assert [act.act for act in acts] == ["force_release", "stop"]
     assert holders(rig, name) == []
 
@@ -256,7 +256,7 @@ def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: Principal) -> None:
         assert "was asked to stop" in rolf.post(stop, reason="deploy").text
         wait_until(lambda: describe_entry, PATIENCE, what="the holder to hear it")
         assert len(rig.locks.holders("stops")) == 1
-    [act] = admin.history(rig.locks, "stops", only_acts=True)
+    [act] = admin.history(rig.locks, "stops", only_actions=True)
     assert (act.act, act.by, act.why) == ("stop", "rolf via Django admin", "deploy")
     assert "Nobody holds lock 'stops'" in rolf.get(LOCK, name="stops").text
 
@@ -385,5 +385,5 @@ def test_command_is_that_of_the_command_line(rig: Rig, name: str) -> None:
     assert locks("list", url="redis://127.0.0.1:1/0").code == 3
     said = locks("release", name, "--yes", "--reason", "by hand", "--by", "ann")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"Freed lock {name!r}, held by task bill[id-{name}]")
-    assert admin.history(rig.locks, name, only_acts=True)[0].by == "ann"
+    assert said.out.startswith(f"Released lock {name!r}, held by task bill[id-{name}]")
+    assert admin.history(rig.locks, name, only_actions=True)[0].by == "ann"
