@@ -16,7 +16,7 @@ The surfaces (command line, web, Django, metrics) call this and hold no rules of
 ``checks``      mistakes in the setup
 ``completed``   work that is marked as done
 ``counts``      the counters behind the metrics
-``server``      what else surfaces ask of the server and the app
+``access``      how a surface reaches the locks
 ``humanize``    durations, times and counts as text
 
 An ``app`` is a Celery app; without one the answers do not include Celery's.
@@ -24,7 +24,7 @@ An ``app`` is a Celery app; without one the answers do not include Celery's.
 
 from celery_locks.admin.actions import current_operator, find_holders, force_release, stop
 from celery_locks.admin.bulk import BulkRelease, Target, force_release_many
-from celery_locks.admin.checks import Finding, check, check_server
+from celery_locks.admin.checks import Finding, check, check_server, locked_tasks
 from celery_locks.admin.completed import list_done, reset_done
 from celery_locks.admin.durations import Usual, is_at_work, usual
 from celery_locks.admin.explain import Why, likely_end, why
@@ -43,7 +43,6 @@ from celery_locks.admin.liveness import (
     verdict_of,
 )
 from celery_locks.admin.pruning import trim
-from celery_locks.admin.server import locked_tasks, locks_of_app, server_time
 from celery_locks.admin.stale_locks import (
     QUEUED_FOR,
     TIMES_USUAL,
@@ -96,10 +95,8 @@ __all__ = [
     "list_done",
     "list_locks",
     "locked_tasks",
-    "locks_of_app",
     "matcher",
     "reset_done",
-    "server_time",
     "stale",
     "stop",
     "suggest",

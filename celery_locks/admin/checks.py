@@ -88,11 +88,16 @@ def _connection(app: Any) -> Iterator[Finding]:
         yield Finding("error", "broker", f"{sentence}: {trouble}")
 
 
+def locked_tasks(app: Any) -> list[str]:
+    """Return the names of the app's tasks that have a lock, if their modules are imported."""
+    return sorted(name for name, task in app.tasks.items() if isinstance(task, LockedTask))
+
+
 def _examined(app: Any) -> Iterator[Finding]:
     """List the tasks that were checked: one that is missing was not imported."""
-    ours = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
-    locked = sorted(name for name, task in ours.items() if isinstance(task, LockedTask))
-    unlocked = sorted(ours.keys() - set(locked))
+    names = {name for name in app.tasks if not name.startswith("celery.")}
+    locked = [name for name in locked_tasks(app) if name in names]
+    unlocked = sorted(names - set(locked))
     groups = [f"{len(locked)} locked ({', '.join(locked)})" if locked else "none locked"]
     groups += [f"{len(unlocked)} without a lock ({', '.join(unlocked)})"] if unlocked else []
     yield Finding("note", "settings", f"Tasks examined: {'; '.join(groups)}.")

@@ -256,7 +256,7 @@ def test_default_grace_exceeds_what_the_holder_needs_to_notice(
 
 
 def test_sweep_needs_an_app(plain: Any) -> None:
-    assert "no Celery app is known" in post(plain, "locks/sweep", 409)
+    assert "no Celery app is configured" in post(plain, "locks/sweep", 409)
 
 
 ALONE = "from celery_locks.cli import main; main(prog_name='celery-locks')"
@@ -335,7 +335,7 @@ def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
     with served(rig, "--open") as address:
         assert json.loads(fetched(f"{address}api/v1/me")[1])["role"] == "write"
         status, text = fetched(f"{address}api/v1/me", Host="evil.example")
-        assert (status, "open to this machine only" in text) == (403, True)
+        assert (status, "accepts local requests only" in text) == (403, True)
         status, _ = fetched(address, Host="localhost:1")
         assert status == 200
 

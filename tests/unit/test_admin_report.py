@@ -57,6 +57,6 @@ def test_judge_says_nothing_of_a_worker_that_was_not_asked() -> None:
 def test_site_says_where_the_locks_are_and_never_a_password() -> None:
     """Production and staging must not look the same; a screenshot must not give access."""
     locks = Locks.from_url("redis://ann:s3cret@redis.prod:6380/4", prefix="shop")
-    where = WebContext.of(locks).where()
+    where = WebContext.of(locks).location()
     assert where == {"app_name": None, "server": "redis.prod:6380", "db": 4, "prefix": "shop"}
     locks.close()
