@@ -25,7 +25,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_locks import Locks, events
+from celery_locks import events
+from celery_locks.admin.access import Locks
 from celery_locks.integration import lifecycle
 from celery_locks.metrics.recorder import Recorder
 

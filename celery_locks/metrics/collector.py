@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_locks import Locks
 from celery_locks.admin import locked_tasks
+from celery_locks.admin.access import Locks
 from celery_locks.admin.counts import Counts, MetricField, Tally, read_counts, read_tallies
 from celery_locks.errors import LockError
 from celery_locks.extras import missing_extra

@@ -22,7 +22,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from celery_locks import Locks
+from celery_locks.admin.access import Locks
 from celery_locks.admin.counts import BATCH, CountSender, Increments, MetricField
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable

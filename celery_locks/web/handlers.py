@@ -135,7 +135,7 @@ def reset_done(context: WebContext, params: Params) -> dict[str, Any]:
 
 def release(context: WebContext, params: Params) -> dict[str, Any]:
     name, token = params["name"], params["token"]
-    if not any(token in (None, holder.token) for holder in context.locks.holders(name)):
+    if not admin.find_holders(context.locks, name, token):
         raise _not_held(name, token)
     grace = _grace(context, name, params)
     options = _pick(params, "reason", "by")
