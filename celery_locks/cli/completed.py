@@ -37,7 +37,7 @@ def list_done(context: Context, as_json: bool) -> None:
         return
     found = False
     cells = (
-        (work.key, work.state, f"{work.size} B", f"{work.lapses_in:.0f} s")
+        (work.key, work.state, f"{work.size} B", admin.format_duration(work.lapses_in))
         for work in admin.list_done(context.locks)
     )
     for line in table(("KEY", "STATE", "RESULT", "EXPIRES IN"), cells):

@@ -225,8 +225,9 @@ def sweep(
     """Release the locks of dead workers and lost messages.
 
     A worker is dead if it does not answer two requests and the renewal of its lock is overdue. A
-    message that holds a lock since its publish (scope="queued") is lost if two searches find it in
-    no queue and with no worker. The output also says what happens to the jobs of dead workers.
+    message that has held a lock since it was published (scope="queued") is lost if two searches
+    find it in no queue and with no worker. The output also says what happens to the jobs of dead
+    workers.
     """
     if context.app is None:
         exit_with(

@@ -62,7 +62,8 @@ queued_for_option = click.option(
     type=Number(0),
     default=QUEUED_FOR,
     show_default=True,
-    help="Search for the message of a queued lock only if it was published this many seconds ago.",
+    help="Search for the message of a queued lock only if it was published at least this many "
+    "seconds ago.",
 )
 reason_option = click.option(
     "--reason", type=Text(), default="", help="The reason, for the history."

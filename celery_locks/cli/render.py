@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from celery_locks.admin import format_duration
+from celery_locks.admin import format_count, format_duration
 from celery_locks.text import printable
 from celery_locks.types import Holder, LockInfo
 
@@ -88,7 +88,7 @@ def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
         yield (
             f"  held for {format_duration(lock.as_of - holder.acquired_at)}, "
             f"lapses in {format_duration(holder.expires_at - lock.as_of)} unless renewed "
-            f"(ttl {holder.ttl:g} s, renewed about {holder.renewals} times)"
+            f"(ttl {holder.ttl:g} s, about {format_count(holder.renewals, 'renewal')})"
         )
         yield f"  {sentence}"
     for position, waiter in enumerate(lock.waiters, 1):
