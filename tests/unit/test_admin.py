@@ -64,6 +64,17 @@ def worker_reports(monkeypatch: pytest.MonkeyPatch) -> Any:
     return answer
 
 
+def test_find_holders_tells_whether_a_token_still_holds_the_lock(locks: Locks) -> None:
+    """What an operator saw a moment ago may be over, and another may have the lock."""
+    take(locks, "a", "t1", limit=2, task_id="t")
+    take(locks, "a", "t2", limit=2, task_id="u")
+    assert {holder.token for holder in admin.find_holders(locks, "a")} == {"t1", "t2"}
+    assert [holder.task_id for holder in admin.find_holders(locks, "a", "t2")] == ["u"]
+    admin.force_release(locks, "a", "t2")
+    assert admin.find_holders(locks, "a", "t2") == ()
+    assert admin.find_holders(locks, "free") == ()
+
+
 def overdue(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every renewal from now on counts as overdue."""
     monkeypatch.setattr(liveness, "_OVERDUE", -1.0)
