@@ -129,7 +129,7 @@ def done(context: WebContext, params: Params) -> dict[str, Any]:
 def reset_done(context: WebContext, params: Params) -> dict[str, Any]:
     key = params["key"]
     if not admin.reset_done(context.locks, key, reason=params["reason"], by=params["by"]):
-        raise HttpError(404, f"No work is marked as done for key {key!r}.")
+        raise HttpError(404, f"No work is marked as done for {key!r}.")
     return {"key": key, "reset": True}
 
 
