@@ -1,11 +1,11 @@
-"""Locks in Django: a page in the admin, and ``manage.py celery_locks``.
+"""Locks in Django: pages in the admin, and ``manage.py celery_locks``.
 
-Add ``"celery_locks.django"`` to INSTALLED_APPS. There is no table and no migration; the
-permissions ``celery_locks.view_lock`` and ``celery_locks.release_lock`` come with ``migrate``.
+Add ``"celery_locks.django"`` to INSTALLED_APPS. There is no table and no migration; ``migrate``
+creates the permissions ``celery_locks.view_lock`` and ``celery_locks.release_lock``.
 
-``celery_app.py``: which Celery app. ``checks.py``: what ``manage.py check`` says. ``admin.py``: who
-may see and do what, and where. ``listing.py`` and ``detail.py``: a page's values as text.
-``acts.py``: releasing and stopping.
+``admin.py`` has the views and their permissions, ``listing.py`` and ``detail.py`` prepare what the
+templates show, ``actions.py`` releases and stops. ``celery_app.py`` finds the Celery app and
+``checks.py`` checks its settings for ``manage.py check``.
 """
 
 from importlib import import_module

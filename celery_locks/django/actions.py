@@ -1,4 +1,4 @@
-"""What the admin's user can do to a holder: take the lock from it, or ask it to stop."""
+"""What a user of the admin can do to a holder: release its lock, or ask it to stop."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from typing import Any
 from django import forms
 
 from celery_locks import admin
-from celery_locks.core.locks import Locks
+from celery_locks.admin.access import Locks
 
-# The request waits as long: web servers give up on one that takes 30 s.
-LONGEST_GRACE = 20.0
+# The request waits this long; web servers give up on a request after 30 s.
+MAX_GRACE = 20.0
 
 
 class StopForm(forms.Form):  # type: ignore[misc]
+    """Asks for the reason."""
+
     def __init__(self, data: Any, default_grace: float) -> None:
-        super().__init__(data, initial={"grace": min(default_grace, LONGEST_GRACE)})
+        super().__init__(data, initial={"grace": min(default_grace, MAX_GRACE)})
         self.default_grace = default_grace
 
     reason = forms.CharField(
         max_length=500,
-        help_text="Goes into the history, with your name.",
+        help_text="Recorded in the history, with your name.",
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
     )
 
 
 class ReleaseForm(StopForm):
+    """Asks for the reason and the grace period."""
+
     grace = forms.FloatField(
         min_value=0,
-        max_value=LONGEST_GRACE,
+        max_value=MAX_GRACE,
         widget=forms.NumberInput(attrs={"step": "any"}),
     )
 
@@ -40,54 +44,58 @@ class ReleaseForm(StopForm):
 
 
 def _grace_help(default_grace: float) -> str:
-    asked = (
+    meaning = (
         "Seconds. The holder is asked to stop first. The lock is taken from it only if it still "
-        "has the lock after this time. With 0 the lock is taken at once."
+        "holds the lock after this time. With 0 the lock is taken immediately."
     )
     needed = f" This holder needs up to {default_grace:g} s to stop." if default_grace else ""
-    most = f" The most is {LONGEST_GRACE:g} s here; for more, run manage.py celery_locks release."
-    return asked + needed + most
+    maximum = f" The maximum is {MAX_GRACE:g} s; for more, run manage.py celery_locks release."
+    return meaning + needed + maximum
 
 
 @dataclass(frozen=True, slots=True)
 class AdminAction:
-    """``do`` answers whether there was anybody to do it to; ``done`` and ``missed`` say so."""
+    """An action on one holder.
+
+    ``run`` returns whether the holder still had the lock; ``done`` and ``missed`` are the messages
+    for the two cases.
+    """
 
     title: str
     button: str
     warning: str
     form: type[StopForm]
-    do: Callable[[Locks, str, str, str, Mapping[str, Any]], bool]
+    run: Callable[[Locks, str, str, str, Mapping[str, Any]], bool]
     done: str
     missed: str
 
 
-def _release(locks: Locks, name: str, token: str, by: str, said: Mapping[str, Any]) -> bool:
-    how = {"reason": said["reason"], "grace": said["grace"]}
-    return bool(admin.force_release(locks, name, token, by=by, **how))
+def _release(locks: Locks, name: str, token: str, by: str, fields: Mapping[str, Any]) -> bool:
+    options = {"reason": fields["reason"], "grace": fields["grace"]}
+    return bool(admin.force_release(locks, name, token, by=by, **options))
 
 
-def _stop(locks: Locks, name: str, token: str, by: str, said: Mapping[str, Any]) -> bool:
-    return bool(admin.stop(locks, name, token, by=by, reason=said["reason"]))
+def _stop(locks: Locks, name: str, token: str, by: str, fields: Mapping[str, Any]) -> bool:
+    return bool(admin.stop(locks, name, token, by=by, reason=fields["reason"]))
 
 
 RELEASE = AdminAction(
     title="Release",
     button="Release the lock",
-    warning="The lock is taken from this holder and the next in line gets it. The holder learns of "
-    "it at its next renewal; what it writes until then only a fence can refuse.",
+    warning="The lock is taken from this holder and the next waiter gets it. The holder learns of "
+    "this at its next renewal. Until then it may keep writing; only a fence can reject that.",
     form=ReleaseForm,
-    do=_release,
+    run=_release,
     done="Lock {name} was taken from {who}.",
-    missed="Nothing was taken: that holder has given lock {name} back.",
+    missed="Nothing was taken: that holder has already released lock {name}.",
 )
 STOP = AdminAction(
     title="Ask to stop",
-    button="Ask it to stop",
-    warning="The holder hears it with its next renewal and keeps the lock until it ends. One that "
-    "does not listen goes on.",
+    button="Ask to stop",
+    warning="The holder receives the request with its next renewal and keeps the lock until it "
+    "stops. A task that does not check for stop requests continues.",
     form=StopForm,
-    do=_stop,
+    run=_stop,
     done="The holder of lock {name}, {who}, was asked to stop.",
-    missed="Nobody was asked: that holder has given lock {name} back.",
+    missed="Nobody was asked: that holder has already released lock {name}.",
 )

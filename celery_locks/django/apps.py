@@ -1,4 +1,4 @@
-"""The app for INSTALLED_APPS."""
+"""The Django app for INSTALLED_APPS."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from celery_locks.django.checks import check_lock_server
 
 
 class CeleryLocksConfig(AppConfig):  # type: ignore[misc]
+    """Remembers the Celery app and registers the checks when Django starts."""
+
     name = "celery_locks.django"
     label = "celery_locks"
     verbose_name = "Celery locks"

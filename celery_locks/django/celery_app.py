@@ -1,6 +1,6 @@
-"""Which Celery app the pages and commands speak of: ``CELERY_LOCKS_APP``, or the current one.
+"""The Celery app of the pages and commands: ``CELERY_LOCKS_APP``, or the current app.
 
-Celery keeps the current app per thread, and requests come in threads that never saw it set. So it
+Celery keeps the current app per thread, and requests run in threads where it was never set. So it
 is remembered when Django starts, in the thread that imported the project.
 """
 
@@ -12,12 +12,11 @@ import celery
 from celery.app.utils import find_app
 from django.conf import settings
 
-from celery_locks.core.locks import Locks
+from celery_locks.admin.access import Locks, locks_of
 from celery_locks.errors import LockUsageError
-from celery_locks.integration.app import locks_of
 
 SETTING = "CELERY_LOCKS_APP"
-_WRITE = "Write it as 'proj.celery:app'"
+_HINT = "Write it as 'proj.celery:app'"
 
 _current: Any = None
 
@@ -27,29 +26,28 @@ def remember_current() -> None:
     _current = celery.current_app._get_current_object()
 
 
-def the_app() -> Any:
-    """The app, with its tasks bound; ``LockUsageError`` if the setting names none."""
-    said = getattr(settings, SETTING, None)
-    app = _imported(said) if said else _current or celery.current_app._get_current_object()
+def get_app() -> Any:
+    """Return the app with its tasks bound; raise ``LockUsageError`` if the setting is wrong."""
+    value = getattr(settings, SETTING, None)
+    app = _import_app(value) if value else _current or celery.current_app._get_current_object()
     app.finalize()
     return app
 
 
-def the_locks() -> Locks:
-    """Those of the app's tasks; one object for the whole process."""
-    return locks_of(the_app())
+def get_locks() -> Locks:
+    """Return the locks of the app's tasks, the same object for the whole process."""
+    return locks_of(get_app())
 
 
-def _imported(said: Any) -> Any:
-    found = said
-    if isinstance(said, str):
+def _import_app(value: Any) -> Any:
+    found = value
+    if isinstance(value, str):
         try:
-            found = find_app(said)
-        except (
-            Exception
-        ) as error:  # importing runs the project's own code, which may raise anything
+            found = find_app(value)
+        # Importing runs the project's own code, which may raise anything.
+        except Exception as error:
             why = f"cannot be imported: {type(error).__name__}: {error}"
-            raise LockUsageError(f"{SETTING} is {said!r}, which {why}. {_WRITE}") from error
+            raise LockUsageError(f"{SETTING} is {value!r}, which {why}. {_HINT}") from error
     if not isinstance(found, celery.Celery):
-        raise LockUsageError(f"{SETTING} is {said!r}, which is no Celery app. {_WRITE}")
+        raise LockUsageError(f"{SETTING} is {value!r}, which is not a Celery app. {_HINT}")
     return found

@@ -1,4 +1,4 @@
-"""What ``manage.py check`` says of the set-up; no server is asked, so it need not be there."""
+"""The checks of ``manage.py check``: settings only, so no server has to run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import Any
 
 from django.core import checks
 
-from celery_locks.core.locks import Locks
-from celery_locks.django.celery_app import SETTING, the_app
+from celery_locks.admin.access import check_settings
+from celery_locks.django.celery_app import SETTING, get_app
 from celery_locks.errors import LockError
 
 
 def check_lock_server(app_configs: Any = None, **_: Any) -> list[Any]:
     try:
-        app = the_app()
+        app = get_app()
     except LockError as error:
         return [checks.Error(f"{error}.", id="celery_locks.E001")]
     try:
-        Locks.from_app(app).close()
+        check_settings(app)
     except (LockError, TypeError, ValueError) as error:
-        hint = f"This is about Celery app {app.main!r}. If it is not yours, set {SETTING}."
-        return [checks.Warning(f"There is no lock server: {error}.", hint, id="celery_locks.W001")]
+        hint = f"The Celery app is {app.main!r}. If this is the wrong app, set {SETTING}."
+        return [
+            checks.Warning(f"No lock server is configured: {error}.", hint, id="celery_locks.W001")
+        ]
     return []

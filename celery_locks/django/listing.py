@@ -1,9 +1,9 @@
-"""One page of the list, as text for the template; never more locks than the page shows.
+"""One page of the list, as text for the template.
 
-Up to ``FEW`` locks the list is sorted, if not told otherwise the longest held first. With more it
-comes as the server has it, so that the first page costs the same however many there are; a click on
-a column's head sorts them all, which takes about a second for ten thousand. After ``PATIENCE``
-seconds the list ends where it is, and says so.
+Up to ``MAX_SORTED`` locks are sorted, by default the longest held first. A longer list is shown in
+the server's order, so that the first page costs the same however many locks there are; a click on
+a column header sorts them all, which takes about a second for ten thousand. After ``MAX_SECONDS``
+the list is cut, and the page says so.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from urllib.parse import urlencode
 
 from celery_locks import admin
 from celery_locks.admin import LockState, format_duration
-from celery_locks.core.locks import Locks
+from celery_locks.admin.access import Locks
 from celery_locks.text import printable
 from celery_locks.types import Holder, LockInfo
 
-SIZE = 100
-FEW = 1000
-_LAST = 100_000
-_USUAL_SORT = "held"
-# Web servers give up on a request that takes 30 s.
-PATIENCE = 10.0
+PAGE_SIZE = 100
+MAX_SORTED = 1000
+_LAST_PAGE = 100_000
+_DEFAULT_SORT = "held"
+# Web servers give up on a request after 30 s.
+MAX_SECONDS = 10.0
 
 STATES = get_args(LockState)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What the address asks for; what makes no sense in it is as if it were not there."""
+class ListQuery:
+    """The filters, sort and page in the URL; invalid values are ignored."""
 
     q: str = ""
     task: str = ""
@@ -44,21 +44,23 @@ class Question:
     page: int = 1
 
     @classmethod
-    def of(cls, asked: Any) -> Question:
-        said = {word: asked.get(word, "").strip() for word in ("q", "task", "worker")}
-        state, sort, page = (asked.get(word, "") for word in ("state", "sort", "page"))
+    def of(cls, params: Any) -> ListQuery:
+        texts = {name: params.get(name, "").strip() for name in ("q", "task", "worker")}
+        state, sort, page = (params.get(name, "") for name in ("state", "sort", "page"))
         return cls(
-            **said,
+            **texts,
             state=state if state in STATES else "",
             sort=sort if sort.removeprefix("-") in admin.SORTS else "",
-            page=min(int(page), _LAST) if page.isdecimal() and len(page) < 9 and int(page) else 1,
+            page=min(int(page), _LAST_PAGE)
+            if page.isdecimal() and len(page) < 9 and int(page)
+            else 1,
         )
 
-    def but(self, **changes: Any) -> str:
-        """The address of the same list but for this; it begins with the first page again."""
-        said = replace(self, **{"page": 1, **changes})
-        words = {word: getattr(said, word) for word in self.__slots__}
-        return "?" + urlencode({w: v for w, v in words.items() if v and (w, v) != ("page", 1)})
+    def url_with(self, **changes: Any) -> str:
+        """Return the URL of this list with other values, at its first page by default."""
+        query = replace(self, **{"page": 1, **changes})
+        values = {name: getattr(query, name) for name in self.__slots__}
+        return "?" + urlencode({k: v for k, v in values.items() if v and (k, v) != ("page", 1)})
 
     @property
     def is_filtered(self) -> bool:
@@ -75,7 +77,7 @@ class Question:
 
 
 def _glob(text: str) -> str | None:
-    """Text without * and ? is looked for anywhere, as everywhere in Django's admin."""
+    """Return a pattern; text without * and ? matches anywhere, as usual in Django's admin."""
     if not text or admin.is_glob(text):
         return text or None
     return f"*{text}*"
@@ -83,91 +85,92 @@ def _glob(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One lock as the list shows it; ``name`` is as stored, all else is text for people."""
+    """A row of the list; ``name`` is as stored, the rest is text to be shown."""
 
     name: str
     label: str
     holder: str
     worker: str
     held_for: str
-    lapses_in: str
+    expires_in: str
     waiting: str
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A page; ``total`` is None where they were not all looked at.
+class ListPage:
+    """One page; ``total`` is None if not all locks were read.
 
-    ``exact`` is the lock that was asked for by its very name, if it is not on this page;
-    ``looked_at`` says after how many locks the time was up, if it was.
+    ``exact`` is the lock with exactly the searched name, if it is not on this page; ``read`` is the
+    number of locks that were read, if the list was cut.
     """
 
     rows: tuple[Row, ...] = ()
     exact: Row | None = None
-    looked_at: int | None = None
+    read: int | None = None
     has_next: bool = False
     total: int | None = None
     sort: str = ""
 
 
-def part_of(locks: Locks, asked: Question) -> Part:
-    walk = _Walk(locks)
-    found = filter(admin.wanted(**asked.filters), walk)
-    first = list(islice(found, FEW + 1))
+def read_page(locks: Locks, query: ListQuery) -> ListPage:
+    """Read the locks that match, no more than needed for the page."""
+    reader = _Reader(locks)
+    found = filter(admin.wanted(**query.filters), reader)
+    first = list(islice(found, MAX_SORTED + 1))
     everything: Iterable[LockInfo] = chain(first, found)
-    sort = asked.sort or (_USUAL_SORT if len(first) <= FEW else "")
+    sort = query.sort or (_DEFAULT_SORT if len(first) <= MAX_SORTED else "")
     total = None
-    end = asked.page * SIZE
+    end = query.page * PAGE_SIZE
     if sort:
         everything, total = _sorted(everything, sort, end + 1)
-    rows = [_row(lock) for lock in islice(everything, end - SIZE, end + 1)]
-    return Part(
-        rows=tuple(rows[:SIZE]),
-        exact=_exact(locks, asked.q, rows[:SIZE]),
-        looked_at=walk.looked_at if walk.is_cut else None,
-        has_next=len(rows) > SIZE,
+    rows = [_row(lock) for lock in islice(everything, end - PAGE_SIZE, end + 1)]
+    return ListPage(
+        rows=tuple(rows[:PAGE_SIZE]),
+        exact=_exact(locks, query.q, rows[:PAGE_SIZE]),
+        read=reader.read if reader.is_cut else None,
+        has_next=len(rows) > PAGE_SIZE,
         total=total,
         sort=sort,
     )
 
 
-class _Walk:
-    """All locks, as far as the time allows."""
+class _Reader:
+    """All locks, until the time is up."""
 
     def __init__(self, locks: Locks) -> None:
         self._locks = locks
-        self._ends = time.monotonic() + PATIENCE
-        self.looked_at = 0
+        self._deadline = time.monotonic() + MAX_SECONDS
+        self.read = 0
         self.is_cut = False
 
     def __iter__(self) -> Iterator[LockInfo]:
         for lock in admin.list_locks(self._locks):
-            self.is_cut = time.monotonic() > self._ends
+            self.is_cut = time.monotonic() > self._deadline
             if self.is_cut:
                 return
-            self.looked_at += 1
+            self.read += 1
             yield lock
 
 
-def _exact(locks: Locks, name: str, shown: list[Row]) -> Row | None:
-    if not name or any(row.name == name for row in shown):
+def _exact(locks: Locks, name: str, rows: list[Row]) -> Row | None:
+    if not name or any(row.name == name for row in rows):
         return None
     lock = locks.info(name)
     return _row(lock) if lock else None
 
 
 def _sorted(found: Iterable[LockInfo], sort: str, most: int) -> tuple[list[LockInfo], int]:
-    """So many from the top, and how many there are."""
+    """Return the first ``most`` in this order, and how many there are in all."""
     total = 0
 
-    def counted() -> Iterator[LockInfo]:
+    def count() -> Iterator[LockInfo]:
         nonlocal total
         for lock in found:
             total += 1
             yield lock
 
     pick = heapq.nlargest if sort.startswith("-") else heapq.nsmallest
-    return pick(most, counted(), key=admin.SORTS[sort.removeprefix("-")]), total
+    return pick(most, count(), key=admin.SORTS[sort.removeprefix("-")]), total
 
 
 def _row(lock: LockInfo) -> Row:
@@ -175,15 +178,15 @@ def _row(lock: LockInfo) -> Row:
     return Row(
         name=lock.name,
         label=printable(lock.name),
-        holder=_who(lock),
+        holder=_holders(lock),
         worker=printable(first.worker or first.host or "") if first else "",
         held_for=format_duration(lock.as_of - first.acquired_at) if first else "–",
-        lapses_in=format_duration(lock.remaining) if first else "–",
+        expires_in=format_duration(lock.remaining) if first else "–",
         waiting=str(len(lock.waiters) or "–"),
     )
 
 
-def _who(lock: LockInfo) -> str:
+def _holders(lock: LockInfo) -> str:
     if not lock.holders:
         return "nobody"
     more = f", {len(lock.holders)} of {lock.limit}" if lock.limit > 1 else ""
@@ -191,7 +194,7 @@ def _who(lock: LockInfo) -> str:
 
 
 def name_of(holder: Holder) -> str:
-    """Its task and id, or that it is a plain process; and whether it is at work."""
+    """Return its task and id, or that it is a process; and whether it is queued or has ended."""
     who = f"{holder.task or 'task'} {holder.task_id}" if holder.task_id else "a process"
     note = " (queued)" if holder.is_queued else " (ended)" if holder.is_kept else ""
     return printable(who) + note

@@ -1,7 +1,7 @@
-"""A model without a table: it gives the locks their place in the admin, and their permissions.
+"""A model without a table: it adds the locks to the admin and defines their permissions.
 
-The app has no migrations folder. Django then makes no migration for it, and an unmanaged model gets
-no table either; content type and permissions are made after any ``migrate``.
+The app has no migrations folder, so Django creates no migration for it, and an unmanaged model gets
+no table. Django creates the content type and the permissions after any ``migrate``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from celery_locks.text import printable
 
 
 class NoRows(models.Manager):  # type: ignore[misc]
-    """What asks every model for its rows, as ``dumpdata`` does, finds none here."""
+    """Returns no rows to code that queries every model, such as ``dumpdata``."""
 
     def get_queryset(self) -> Any:
         return super().get_queryset().none()
 
 
 class Lock(models.Model):  # type: ignore[misc]
+    """A lock, by its name."""
+
     name = models.CharField(primary_key=True, max_length=512)
     objects = NoRows()
 

@@ -1,10 +1,9 @@
-"""The locks in a browser and over REST: one Starlette app over ``admin``, without rules of its own.
+"""The page and the REST API: one Starlette app over ``admin``, which holds all the rules.
 
-``create_app`` makes it, to be mounted anywhere. ``endpoints.py``: what can be asked, one table.
-``fields.py``: what goes into a question. ``openapi.py``: the same table, described.
-``answers.py``: who answers. ``credentials.py``: who may ask. ``limits.py``: how often, how much.
-``guard.py``: around all of it. ``snapshot.py``: the one list that all share. ``replies.py``: JSON
-and refusals. ``pages.py``: the page and its files. ``build.py`` puts it together.
+``create_app`` in ``app.py`` builds it; mount it anywhere. ``endpoints.py`` is the table of REST
+endpoints, ``handlers.py`` answers them, ``params.py`` parses their input, ``openapi.py`` describes
+them. ``auth.py`` decides who may call, ``middleware.py`` limits and protects every request.
+``snapshot.py`` and ``cache.py`` share what is slow to read among all viewers.
 """
 
 from celery_locks.extras import missing_extra

@@ -1,118 +1,121 @@
-"""What the answers come from: the locks, the app, and what all who look share.
+"""What the handlers work with: the locks, the Celery app, and what all viewers share.
 
-The list is shared by ``snapshot.py``. So is what the workers answer: to ask them costs a broadcast
-over the broker and up to three seconds, so they are asked every few seconds while somebody looks,
-however many look, and each answer says how old it is.
+``snapshot.py`` shares the list of locks. What the workers report is shared too: asking them costs
+a broadcast over the broker and up to three seconds, so they are asked every few seconds while
+somebody looks, however many look, and each answer states its age.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from celery_locks import admin, settings
-from celery_locks.core.locks import Locks
-from celery_locks.integration.worker_inspection import ActiveReport
+from celery_locks.admin.access import ActiveReport, Locks, location, open_locks, server_time
 from celery_locks.types import Holder, LockInfo
-from celery_locks.web.shared import Got, Shared
-from celery_locks.web.snapshot import Snapshot, SnapshotCache, server_time
+from celery_locks.web.cache import Loaded, SharedCache
+from celery_locks.web.snapshot import Snapshot, SnapshotCache
 
-ASK_WORKERS = 5.0
-_OLDEST_ANSWER = 30.0
-READ_USUAL = 10.0
-_OLDEST_USUAL = 600.0
+_REPORT_INTERVAL = 5.0
+_REPORT_MAX_AGE = 30.0
+_DURATIONS_INTERVAL = 10.0
+_DURATIONS_MAX_AGE = 600.0
 
 
-class Workers:
-    """Asks those that hold a lock what they run."""
+class WorkerReports:
+    """The reports of the workers that hold a lock: which tasks they run."""
 
     def __init__(self, locks: Locks, app: Any, snapshot: SnapshotCache) -> None:
         self._locks = locks
         self._app = app
         self._snapshot = snapshot
         self._arguments = settings.of(app).show_arguments
-        self._shared = Shared(self._ask, ASK_WORKERS, _OLDEST_ANSWER)
+        self._cache = SharedCache(self._ask, _REPORT_INTERVAL, _REPORT_MAX_AGE)
 
     def _ask(self) -> ActiveReport:
         found, at = self._snapshot.recent().locks, server_time(self._locks)
-        roll = admin.ask_workers(self._app, found, arguments=self._arguments)
-        return replace(admin.ask_again(self._app, roll, arguments=self._arguments), at=at)
+        report = admin.ask_workers(self._app, found, arguments=self._arguments)
+        return replace(admin.ask_again(self._app, report, arguments=self._arguments), at=at)
 
-    def latest(self) -> Got[ActiveReport] | None:
-        """What they last answered; at once, so at first nothing."""
-        return self._shared.latest()
+    def latest(self) -> Loaded[ActiveReport] | None:
+        """Return the last report without waiting; None until there is one."""
+        return self._cache.latest()
 
-    def about(self, lock: LockInfo) -> Got[ActiveReport]:
-        """The last answer, if this lock's workers were asked; else they are, and waited for."""
-        latest, names = self.latest(), {one.worker for one in lock.holders if one.worker}
-        is_asked = latest and (latest.value.asked is None or names <= latest.value.asked)
-        return latest if latest and is_asked else self._shared.fresh()
+    def about(self, lock: LockInfo) -> Loaded[ActiveReport]:
+        """Return the last report if it covers this lock's workers; else ask them and wait."""
+        latest, names = self.latest(), {holder.worker for holder in lock.holders if holder.worker}
+        is_covered = latest and (latest.value.asked is None or names <= latest.value.asked)
+        return latest if latest and is_covered else self._cache.fresh()
 
-    def as_dict(self, got: Got[ActiveReport] | None) -> dict[str, Any]:
-        """For people: how many were asked and answered, how long ago, or why nobody was."""
-        roll = got.value if got else ActiveReport()
+    def as_dict(self, loaded: Loaded[ActiveReport] | None) -> dict[str, Any]:
+        """Return how many workers were asked and answered, how long ago, or why none was."""
+        report = loaded.value if loaded else ActiveReport()
         return {
-            "asked": len(roll.asked or ()),
-            "answered": len(roll.running),
-            "age": self._shared.age(got) if got else None,
-            "trouble": roll.trouble,
+            "asked": len(report.asked or ()),
+            "answered": len(report.running),
+            "age": self._cache.age(loaded) if loaded else None,
+            "trouble": report.trouble,
         }
 
 
 class WebContext:
-    """``app`` is a Celery app, or None; then no worker can be asked."""
+    """The locks and the caches. ``app`` is a Celery app, or None: then no worker can be asked."""
 
     def __init__(self, locks: Locks, app: Any, snapshot: SnapshotCache) -> None:
         self.locks = locks
         self.app = app
         self.snapshot = snapshot
-        self.workers = Workers(locks, app, snapshot) if app is not None else None
-        self._usual = Shared(lambda: admin.usual(locks), READ_USUAL, _OLDEST_USUAL)
+        self.workers = WorkerReports(locks, app, snapshot) if app is not None else None
+        self._durations = SharedCache(
+            lambda: admin.usual(locks), _DURATIONS_INTERVAL, _DURATIONS_MAX_AGE
+        )
         self._suspects: tuple[Snapshot, ActiveReport | None, frozenset[str]] | None = None
 
     @classmethod
-    def of(cls, locks: Locks, app: Any = None) -> WebContext:
+    def of(cls, source: Any) -> WebContext:
+        """Build the context for a Celery app or ``Locks``."""
+        locks, app = open_locks(source)
         return cls(locks, app, SnapshotCache.of(locks))
 
-    def where(self) -> dict[str, Any]:
-        """Which locks these are: nobody should mistake production for staging."""
-        server, db = self.locks.server
-        name = getattr(self.app, "main", None)
-        prefix = self.locks.commands.prefix
-        return {"app_name": name, "server": server, "db": db, "prefix": prefix}
+    def location(self) -> dict[str, Any]:
+        """Return which locks these are, so that nobody takes production for staging."""
+        return {"app_name": getattr(self.app, "main", None), **asdict(location(self.locks))}
 
-    def suspects(self, snapshot: Snapshot, roll: ActiveReport | None) -> frozenset[str]:
-        """The names of the locks whose holder may be dead; counted once for each list."""
+    def suspects(self, snapshot: Snapshot, report: ActiveReport | None) -> frozenset[str]:
+        """Return the names of the locks whose holder may be dead; computed once per list."""
         known = self._suspects
-        if known and known[0] is snapshot and known[1] is roll:
+        if known and known[0] is snapshot and known[1] is report:
             return known[2]
         found = frozenset(
             lock.name
             for lock in snapshot.locks
-            if any(admin.verdict_of(one, lock.as_of, roll) in admin.SUSPECT for one in lock.holders)
+            if any(
+                admin.verdict_of(holder, lock.as_of, report) in admin.SUSPECT
+                for holder in lock.holders
+            )
         )
-        self._suspects = (snapshot, roll, found)
+        self._suspects = (snapshot, report, found)
         return found
 
-    def usual(self) -> Mapping[str, admin.Usual]:
-        """Task → how long it usually has its lock."""
-        return (self._usual.latest() or self._usual.fresh()).value
+    def usual_durations(self) -> Mapping[str, admin.Usual]:
+        """Return for each task how long it usually holds its lock."""
+        return (self._durations.latest() or self._durations.fresh()).value
 
-    def listed(
-        self, lock: LockInfo, roll: ActiveReport | None, usual: Mapping[str, admin.Usual]
+    def lock_row(
+        self, lock: LockInfo, report: ActiveReport | None, durations: Mapping[str, admin.Usual]
     ) -> dict[str, Any]:
-        """A lock as a row: with the usual duration, and a verdict on each holder."""
-        tasks = (one.task or "" for one in lock.holders if admin.is_at_work(one))
-        known = next((usual[task] for task in tasks if task in usual), None)
-        said = lock.as_dict()
-        said["usual"] = known.as_dict() if known else None
-        for row, holder in zip(said["holders"], lock.holders, strict=True):
-            row["liveness"] = admin.judge(holder, lock.as_of, roll).as_dict()
-        return said
+        """Return a lock as a row of the list: with its usual duration and each holder's verdict."""
+        tasks = (holder.task or "" for holder in lock.holders if admin.is_at_work(holder))
+        usual = next((durations[task] for task in tasks if task in durations), None)
+        row = lock.as_dict()
+        row["usual"] = usual.as_dict() if usual else None
+        for holder_row, holder in zip(row["holders"], lock.holders, strict=True):
+            holder_row["liveness"] = admin.judge(holder, lock.as_of, report).as_dict()
+        return row
 
 
-def arguments_of(holder: Holder, roll: ActiveReport | None) -> dict[str, str] | None:
-    """A running task's arguments, if the app lets them be shown and its worker told them."""
-    found = roll.arguments.get(holder.task_id or "") if roll else None
+def arguments_of(holder: Holder, report: ActiveReport | None) -> dict[str, str] | None:
+    """Return a running task's arguments, if the app shows them and its worker reported them."""
+    found = report.arguments.get(holder.task_id or "") if report else None
     return found._asdict() if found else None

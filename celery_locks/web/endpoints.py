@@ -1,4 +1,4 @@
-"""What can be asked, in one table, for the routes and for their description."""
+"""The table of REST endpoints, for the routes and for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,96 +7,106 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
-from celery_locks.web import handlers as answers
+from celery_locks.web import handlers
 from celery_locks.web.context import WebContext
-from celery_locks.web.holders import TOKEN as _TOKEN
-from celery_locks.web.holders import HoldersField
-from celery_locks.web.params import Param, Params
+from celery_locks.web.params import TOKEN, HoldersParam, Param, Params
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One question: where it is asked, with which fields, and who answers it.
+    """One endpoint: its method and path, its parameters, and the function that handles it.
 
-    The fields of a GET are parameters and those of a POST are in the body, but for those that are
-    in the path. ``answer`` names its schema; ``refusals`` are statuses beyond everybody's.
-    ``is_slow``: it asks workers, or reads more than one lock or the shared list.
+    Parameters are in the path if the path names them, else in the query of a GET and in the body
+    of a POST. ``schema`` names that of the answer; ``errors`` are the statuses that not every
+    endpoint has. ``is_slow``: it asks workers, or reads more than one lock or the shared list.
     """
 
     method: Literal["GET", "POST"]
     path: str
     about: str
-    run: Callable[[WebContext, Params], dict[str, Any]]
-    answer: str
-    fields: tuple[Param, ...] = ()
-    refusals: tuple[int, ...] = ()
+    handler: Callable[[WebContext, Params], dict[str, Any]]
+    schema: str
+    params: tuple[Param, ...] = ()
+    errors: tuple[int, ...] = ()
     is_slow: bool = False
 
     @property
-    def in_path(self) -> tuple[Param, ...]:
-        return tuple(one for one in self.fields if f"{{{one.name}}}" in self.path)
+    def path_params(self) -> tuple[Param, ...]:
+        return tuple(param for param in self.params if f"{{{param.name}}}" in self.path)
 
     @property
-    def elsewhere(self) -> tuple[Param, ...]:
-        return tuple(one for one in self.fields if one not in self.in_path)
+    def other_params(self) -> tuple[Param, ...]:
+        """Those in the query or in the body."""
+        return tuple(param for param in self.params if param not in self.path_params)
 
 
 def _name(about: str, **more: Any) -> Param:
     return Param("name", "name", about, **more)
 
 
-_LONGEST = 1000
-_ID = Param("id", "text", "The task's id.", required=True, least=1, most=_LONGEST)
-_TASK = Param("task", "text", "Held or waited for by this task; * and ? as in glob.", most=_LONGEST)
-_WORKER = Param("worker", "text", "Held or waited for by this worker.", most=_LONGEST)
-_REASON = Param("reason", "text", "Why, for the record.", default="", most=500)
-_BY = Param("by", "text", "Who you are, for the record.", default="", most=200)
+_MAX_TEXT = 1000
+_ID = Param("id", "text", "The task id.", required=True, least=1, most=_MAX_TEXT)
+_TASK = Param(
+    "task", "text", "Held or waited for by this task; * and ? are wildcards.", most=_MAX_TEXT
+)
+_WORKER = Param("worker", "text", "Held or waited for by this worker.", most=_MAX_TEXT)
+_REASON = Param("reason", "text", "Why, for the history.", default="", most=500)
+_BY = Param("by", "text", "Who you are, for the history.", default="", most=200)
 _GRACE = Param(
     "grace",
     "number",
-    "Ask the holder to stop first, and give it so many seconds; null: the lock's default_grace.",
+    "Seconds the holder gets to stop before it loses the lock; null: the lock's default_grace.",
     default=0,
     least=0,
-    most=answers.LONGEST_GRACE,
+    most=handlers.MAX_GRACE,
     or_null=True,
 )
 
 
 def _limit(default: int, most: int) -> Param:
-    return Param("limit", "whole", "How many at most.", default=default, least=1, most=most)
+    return Param(
+        "limit", "whole", "Maximum number of entries.", default=default, least=1, most=most
+    )
 
 
-_LISTED = (
-    Param("glob", "text", "Of names: * is any text, ? any one character.", most=_LONGEST),
+_LIST_PARAMS = (
+    Param(
+        "glob",
+        "text",
+        "Pattern of the lock's name: * is any text, ? is one character.",
+        most=_MAX_TEXT,
+    ),
     Param(
         "search",
         "text",
-        "Of names and of the ids of the tasks that hold or wait; * and ? as in glob.",
-        most=_LONGEST,
+        "Text in the name, or in the id of a task that holds or waits; * and ? are wildcards.",
+        most=_MAX_TEXT,
     ),
     _TASK,
     _WORKER,
     Param(
         "state",
         "text",
-        "Held, waited for, queued, or suspect: its holder may be dead.",
-        choices=(*get_args(LockState), answers.SUSPECT),
+        "Held, waited for, queued, or suspect (its holder may be dead).",
+        choices=(*get_args(LockState), handlers.SUSPECT),
     ),
-    Param("sort", "text", "By what.", default="name", choices=tuple(answers.ORDERS)),
+    Param("sort", "text", "Sort key.", default="name", choices=tuple(handlers.DEFAULT_ORDERS)),
     Param(
         "order",
         "text",
-        "By name and remaining from the least, else from the longest, if not said.",
+        "Default: ascending for name and remaining, descending for held and waiting.",
         choices=("asc", "desc"),
     ),
     _limit(100, 500),
-    Param("offset", "whole", "How many to leave out.", default=0, least=0, most=10**9),
+    Param("offset", "whole", "Number of entries to skip.", default=0, least=0, most=10**9),
 )
-_ONLY_ACTS = Param("only_acts", "flag", "Without the holds that ended.", default=False)
+_ONLY_OPERATORS = Param(
+    "only_acts", "flag", "Only what operators did; leave out past holds.", default=False
+)
 _QUEUED_FOR = Param(
     "queued_for",
     "number",
-    "Seconds after a publish from which its message is looked for.",
+    "Seconds after a publish before its message is searched for in the broker.",
     default=QUEUED_FOR,
     least=0,
     most=1e9,
@@ -104,18 +114,20 @@ _QUEUED_FOR = Param(
 _TIMES_USUAL = Param(
     "times_usual",
     "number",
-    "Also those held for so many times as long as their task's past holds.",
+    "Also those held this many times longer than is usual for their task.",
     default=TIMES_USUAL,
     least=1,
     most=1e9,
 )
-_HELD_FOR = Param("older_than", "number", "Also those held for so many seconds.", least=0, most=1e9)
-_SWEPT = (
-    Param("dry_run", "flag", "Only say what would be freed.", default=False),
+_OLDER_THAN = Param(
+    "older_than", "number", "Also those held for at least this many seconds.", least=0, most=1e9
+)
+_SWEEP_PARAMS = (
+    Param("dry_run", "flag", "Only report what would be released.", default=False),
     Param(
         "wait",
         "number",
-        "Seconds to wait until a silent worker's renewal is overdue too.",
+        "Seconds to wait for a silent worker's renewal to become overdue.",
         default=0,
         least=0,
         most=60,
@@ -123,30 +135,37 @@ _SWEPT = (
     _QUEUED_FOR,
     _BY,
 )
-_SUBJECT = Param("subject", "name", "A lock's name or a task's id.", required=True)
-_GRACE_FOR_ALL = "Ask the holders to stop first, and give all of them so many seconds."
-_HOLDERS = HoldersField("holders", "text", "Whom to take locks from.", required=True)
-_KEY = Param("key", "name", "The key that the work was done for.", required=True)
-_OF_LOCK = _name("The lock's name.", required=True)
+_SUBJECT = Param("subject", "name", "A lock name or a task id.", required=True)
+_GRACE_FOR_ALL = "Seconds that all holders get to stop before they lose their locks."
+_HOLDERS = HoldersParam("holders", "text", "The holders to take locks from.", required=True)
+_KEY = Param("key", "name", "The idempotency key of the work.", required=True)
+_LOCK_NAME = _name("The lock name.", required=True)
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/me", "What you may do here.", answers.me, "Me"),
-    Endpoint("GET", "/api/v1/locks", "Locks held or waited for.", answers.list_, "Locks", _LISTED),
+    Endpoint("GET", "/api/v1/me", "What you may do, and which locks these are.", handlers.me, "Me"),
+    Endpoint(
+        "GET",
+        "/api/v1/locks",
+        "Locks that are held or waited for.",
+        handlers.list_,
+        "Locks",
+        _LIST_PARAMS,
+    ),
     Endpoint(
         "GET",
         "/api/v1/locks/info",
-        "One lock: who holds it and is that one alive, who waits, what was.",
-        answers.info,
+        "One lock: its holders and whether they are alive, its waiters, its history.",
+        handlers.info,
         "Detail",
-        (_OF_LOCK,),
+        (_LOCK_NAME,),
         (404,),
         is_slow=True,
     ),
     Endpoint(
         "GET",
         "/api/v1/locks/why",
-        "In sentences: who is in the way of this lock or task.",
-        answers.why,
+        "Explain in sentences what blocks this lock or task.",
+        handlers.why,
         "Why",
         (_SUBJECT,),
         is_slow=True,
@@ -154,26 +173,26 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/locks/history",
-        "What was done to a lock, or to any, and its past holds; the latest first.",
-        answers.history,
+        "What operators did to a lock, or to all locks, and past holds; latest first.",
+        handlers.history,
         "History",
-        (_name("The lock's name; all if not said."), _limit(100, 1000), _ONLY_ACTS),
+        (_name("The lock name; default: all locks."), _limit(100, 1000), _ONLY_OPERATORS),
         is_slow=True,
     ),
     Endpoint(
         "GET",
         "/api/v1/locks/stale",
-        "Locks whose holder an operator should look at.",
-        answers.stale,
+        "Locks whose holder may be dead, or that are held for unusually long.",
+        handlers.stale,
         "StaleLocks",
-        (_HELD_FOR, _TIMES_USUAL, _QUEUED_FOR),
+        (_OLDER_THAN, _TIMES_USUAL, _QUEUED_FOR),
         is_slow=True,
     ),
     Endpoint(
         "GET",
         "/api/v1/locks/check",
-        "What is set up wrongly.",
-        answers.check,
+        "Find mistakes in the configuration.",
+        handlers.check,
         "Findings",
         is_slow=True,
     ),
@@ -181,10 +200,15 @@ ENDPOINTS = (
         "GET",
         "/api/v1/locks/done",
         "Work that is marked as done.",
-        answers.done,
+        handlers.done,
         "DoneWork",
         (
-            Param("glob", "text", "Of keys: * is any text, ? any one character.", most=_LONGEST),
+            Param(
+                "glob",
+                "text",
+                "Pattern of the key: * is any text, ? is one character.",
+                most=_MAX_TEXT,
+            ),
             _limit(100, 1000),
         ),
         is_slow=True,
@@ -192,8 +216,8 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/api/v1/locks/done/reset",
-        "Let the work for a key be done again.",
-        answers.reset_done,
+        "Allow the work for a key to run again.",
+        handlers.reset_done,
         "Reset",
         (_KEY, _REASON, _BY),
         (404,),
@@ -201,17 +225,17 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/api/v1/locks/release",
-        "Take a lock from its holder, who is told; the next in line gets it.",
-        answers.release,
+        "Take a lock from its holder, which is notified; the next waiter gets it.",
+        handlers.release,
         "Freed",
-        (_OF_LOCK, _TOKEN, _REASON, _BY, _GRACE),
+        (_LOCK_NAME, TOKEN, _REASON, _BY, _GRACE),
         (404,),
     ),
     Endpoint(
         "POST",
         "/api/v1/locks/release-many",
-        "Take locks from the holders named, and from nobody who came after them.",
-        answers.release_many,
+        "Take locks from the given holders, and never from a later holder.",
+        handlers.release_many,
         "FreedMany",
         (
             _HOLDERS,
@@ -223,26 +247,26 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/api/v1/locks/stop",
-        "Ask a lock's holder to stop; it keeps the lock until it ends.",
-        answers.stop,
+        "Ask a lock's holder to stop; it keeps the lock until it has stopped.",
+        handlers.stop,
         "AskedToStop",
-        (_OF_LOCK, _TOKEN, _REASON, _BY),
+        (_LOCK_NAME, TOKEN, _REASON, _BY),
         (404,),
     ),
     Endpoint(
         "POST",
         "/api/v1/locks/sweep",
-        "Free the locks of workers that are gone.",
-        answers.sweep,
+        "Release the locks of dead workers.",
+        handlers.sweep,
         "Swept",
-        _SWEPT,
+        _SWEEP_PARAMS,
         (409,),
     ),
     Endpoint(
         "GET",
         "/api/v1/tasks/locks",
-        "The locks that tasks hold, one for each holder.",
-        answers.task_locks,
+        "The locks that tasks hold, one entry for each holder.",
+        handlers.task_locks,
         "TaskLocks",
         (_TASK, _WORKER, _limit(1000, 10_000)),
     ),
@@ -250,15 +274,15 @@ ENDPOINTS = (
         "GET",
         "/api/v1/tasks/{id}/lock",
         "The locks that a task holds.",
-        answers.task_lock,
+        handlers.task_lock,
         "TaskLock",
         (_ID,),
     ),
     Endpoint(
         "POST",
         "/api/v1/tasks/{id}/release-lock",
-        "Take from a task what it holds.",
-        answers.release_task,
+        "Take from a task all locks that it holds.",
+        handlers.release_task,
         "FreedTask",
         (_ID, _REASON, _BY, _GRACE),
         (404,),

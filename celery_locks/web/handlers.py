@@ -1,4 +1,4 @@
-"""The answers: each calls ``admin`` and gives JSON-safe values; what they are asked is checked."""
+"""The handlers of the REST endpoints: each calls ``admin`` and returns JSON-safe values."""
 
 from __future__ import annotations
 
@@ -7,50 +7,56 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_locks import admin
+from celery_locks.admin.access import server_time
 from celery_locks.types import Holder, LockInfo
 from celery_locks.web.context import WebContext, arguments_of
 from celery_locks.web.params import Params
 from celery_locks.web.responses import HttpError
-from celery_locks.web.snapshot import Snapshot, server_time
+from celery_locks.web.snapshot import Snapshot
 
-# The order that each sort has where none is asked for: what an operator looks for comes first.
-ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
+# The default order of each sort: what an operator looks for comes first.
+DEFAULT_ORDERS = {"name": "asc", "held": "desc", "remaining": "asc", "waiting": "desc"}
 SUSPECT = "suspect"
 _PAST = 50
-_LOOK_FOR = 5.0
-# A request waits as long as the grace, and keeps a thread busy.
-LONGEST_GRACE = 60.0
+_MAX_SEARCH = 5.0
+# The request waits for the whole grace period and occupies a thread.
+MAX_GRACE = 60.0
 
 
-def me(context: WebContext, asked: Params) -> dict[str, Any]:
+def _pick(params: Params, *names: str) -> Any:
+    return {name: params[name] for name in names}
+
+
+def me(context: WebContext, params: Params) -> dict[str, Any]:
     now, has_app = server_time(context.locks), context.app is not None
-    return {"role": asked["role"], "now": now, "app": has_app, **context.where()}
+    return {"role": params["role"], "now": now, "app": has_app, **context.location()}
 
 
-def list_(context: WebContext, asked: Params) -> dict[str, Any]:
+def list_(context: WebContext, params: Params) -> dict[str, Any]:
     snapshot = context.snapshot.recent()
-    got = context.workers.latest() if context.workers else None
-    roll = got.value if got else None
-    suspects = context.suspects(snapshot, roll)
-    found, durations = _found(snapshot, suspects, asked), context.usual()
-    usual = ORDERS[asked["sort"]]
-    found.sort(key=admin.SORTS[asked["sort"]], reverse=(asked["order"] or usual) != usual)
-    start = asked["offset"]
+    loaded = context.workers.latest() if context.workers else None
+    report = loaded.value if loaded else None
+    suspects = context.suspects(snapshot, report)
+    found, durations = _find(snapshot, suspects, params), context.usual_durations()
+    default = DEFAULT_ORDERS[params["sort"]]
+    found.sort(key=admin.SORTS[params["sort"]], reverse=(params["order"] or default) != default)
+    start = params["offset"]
     return {
         "locks": [
-            context.listed(lock, roll, durations) for lock in found[start : start + asked["limit"]]
+            context.lock_row(lock, report, durations)
+            for lock in found[start : start + params["limit"]]
         ],
         "total": len(found),
         **snapshot.counts,
         "suspect": len(suspects),
-        "workers": context.workers.as_dict(got) if context.workers else None,
+        "workers": context.workers.as_dict(loaded) if context.workers else None,
         "as_of": snapshot.as_of,
         "read_in": snapshot.read_in,
     }
 
 
-def _found(snapshot: Snapshot, suspects: frozenset[str], asked: Params) -> list[LockInfo]:
-    filters = _filters(asked)
+def _find(snapshot: Snapshot, suspects: frozenset[str], params: Params) -> list[LockInfo]:
+    filters = _filters(params)
     wants_suspects = filters["state"] == SUSPECT
     if wants_suspects:
         filters["state"] = None
@@ -59,45 +65,46 @@ def _found(snapshot: Snapshot, suspects: frozenset[str], asked: Params) -> list[
     return [lock for lock in locks if is_wanted(lock)]
 
 
-def _filters(asked: Params) -> Any:
-    return {word: asked.get(word) for word in ("glob", "search", "task", "worker", "state")}
+def _filters(params: Params) -> Any:
+    return {name: params.get(name) for name in ("glob", "search", "task", "worker", "state")}
 
 
-def info(context: WebContext, asked: Params) -> dict[str, Any]:
-    name = asked["name"]
+def info(context: WebContext, params: Params) -> dict[str, Any]:
+    name = params["name"]
     lock = context.locks.info(name)
-    got = context.workers.about(lock) if context.workers and lock else None
-    roll = got.value if got else None
-    detail = admin.info(context.locks, name, context.app, roll=roll) if lock else None
+    loaded = context.workers.about(lock) if context.workers and lock else None
+    report = loaded.value if loaded else None
+    detail = admin.info(context.locks, name, context.app, report=report) if lock else None
     if detail is None:
         raise HttpError(404, f"Nobody holds lock {name!r} or waits for it.")
-    said = detail.as_dict()
-    for row, holder in zip(said["holders"], detail.lock.holders, strict=True):
-        row["arguments"] = arguments_of(holder, roll)
+    answer = detail.as_dict()
+    for row, holder in zip(answer["holders"], detail.lock.holders, strict=True):
+        row["arguments"] = arguments_of(holder, report)
     past = admin.history(context.locks, name, limit=_PAST)
-    said["workers"] = context.workers.as_dict(got) if context.workers else None
-    return {**said, "past": [act.as_dict() for act in past]}
+    answer["workers"] = context.workers.as_dict(loaded) if context.workers else None
+    return {**answer, "past": [entry.as_dict() for entry in past]}
 
 
-def why(context: WebContext, asked: Params) -> dict[str, Any]:
-    got = context.workers.latest() if context.workers else None
-    roll = got.value if got else None
-    return admin.why(context.locks, asked["subject"], context.app, roll=roll).as_dict()
+def why(context: WebContext, params: Params) -> dict[str, Any]:
+    loaded = context.workers.latest() if context.workers else None
+    report = loaded.value if loaded else None
+    return admin.why(context.locks, params["subject"], context.app, report=report).as_dict()
 
 
-def history(context: WebContext, asked: Params) -> dict[str, Any]:
-    how = {word: asked[word] for word in ("limit", "only_acts")}
-    acts = admin.history(context.locks, asked["name"], **how)
-    return {"acts": [act.as_dict() for act in acts]}
+def history(context: WebContext, params: Params) -> dict[str, Any]:
+    entries = admin.history(
+        context.locks, params["name"], limit=params["limit"], only_actions=params["only_acts"]
+    )
+    return {"acts": [entry.as_dict() for entry in entries]}
 
 
-def stale(context: WebContext, asked: Params) -> dict[str, Any]:
-    how = {word: asked[word] for word in ("times_usual", "queued_for")}
-    found = admin.stale(context.locks, context.app, asked["older_than"], **how)
-    return {"stale": [one.as_dict() for one in found], "doubt": found.doubt}
+def stale(context: WebContext, params: Params) -> dict[str, Any]:
+    options = _pick(params, "times_usual", "queued_for")
+    found = admin.stale(context.locks, context.app, params["older_than"], **options)
+    return {"stale": [lock.as_dict() for lock in found], "doubt": found.inconclusive}
 
 
-def check(context: WebContext, asked: Params) -> dict[str, Any]:
+def check(context: WebContext, params: Params) -> dict[str, Any]:
     if context.app is None:
         found = admin.check_server(context.locks)
     else:
@@ -105,107 +112,108 @@ def check(context: WebContext, asked: Params) -> dict[str, Any]:
     return {"findings": [finding.as_dict() for finding in found]}
 
 
-def done(context: WebContext, asked: Params) -> dict[str, Any]:
-    """As many as fit; a list of millions is not read to its end for a glob that fits few."""
-    fits = admin.matcher(asked["glob"] or "*")
-    ends, looked_at = time.monotonic() + _LOOK_FOR, 0
+def done(context: WebContext, params: Params) -> dict[str, Any]:
+    """Search for a bounded time: a list of millions is not read to its end for a rare match."""
+    matches = admin.matcher(params["glob"] or "*")
+    deadline, looked_at = time.monotonic() + _MAX_SEARCH, 0
     found: list[dict[str, Any]] = []
     for work in admin.list_done(context.locks):
-        if len(found) == asked["limit"] or time.monotonic() > ends:
+        if len(found) == params["limit"] or time.monotonic() > deadline:
             return {"done": found, "looked_at": looked_at, "complete": False}
         looked_at += 1
-        if fits(work.key):
+        if matches(work.key):
             found.append(work._asdict())
     return {"done": found, "looked_at": looked_at, "complete": True}
 
 
-def reset_done(context: WebContext, asked: Params) -> dict[str, Any]:
-    key = asked["key"]
-    if not admin.reset_done(context.locks, key, reason=asked["reason"], by=asked["by"]):
+def reset_done(context: WebContext, params: Params) -> dict[str, Any]:
+    key = params["key"]
+    if not admin.reset_done(context.locks, key, reason=params["reason"], by=params["by"]):
         raise HttpError(404, f"No work is marked as done for {key!r}.")
     return {"key": key, "reset": True}
 
 
-def release(context: WebContext, asked: Params) -> dict[str, Any]:
-    name, token = asked["name"], asked["token"]
-    if not any(token in (None, holder.token) for holder in context.locks.holders(name)):
-        raise _nobody(name, token)
-    grace = _grace(context, name, asked)
-    how = {word: asked[word] for word in ("reason", "by")}
-    freed = admin.force_release(context.locks, name, token, grace=grace, **how)
-    context.snapshot.look_again([name])
+def release(context: WebContext, params: Params) -> dict[str, Any]:
+    name, token = params["name"], params["token"]
+    if not admin.find_holders(context.locks, name, token):
+        raise _not_held(name, token)
+    grace = _grace(context, name, params)
+    options = _pick(params, "reason", "by")
+    freed = admin.force_release(context.locks, name, token, grace=grace, **options)
+    context.snapshot.reload([name])
     if not freed and not grace:
-        raise _nobody(name, token)
+        raise _not_held(name, token)
     return {"freed": [holder.as_dict() for holder in freed]}
 
 
-def release_many(context: WebContext, asked: Params) -> dict[str, Any]:
-    targets = asked["holders"]
-    how = {word: asked[word] for word in ("reason", "by", "grace")}
-    done = admin.force_release_many(context.locks, targets, **how)
-    if not done.trouble:
-        context.snapshot.look_again({target.name for target in targets})
+def release_many(context: WebContext, params: Params) -> dict[str, Any]:
+    targets = params["holders"]
+    options = _pick(params, "reason", "by", "grace")
+    result = admin.force_release_many(context.locks, targets, **options)
+    if not result.trouble:
+        context.snapshot.reload({target.name for target in targets})
     return {
-        "freed": [{"name": name, **holder.as_dict()} for name, holder in done.released],
-        "not_held": [target._asdict() for target in done.not_held],
-        "unknown": [target._asdict() for target in done.unknown],
-        "trouble": done.trouble,
+        "freed": [{"name": name, **holder.as_dict()} for name, holder in result.released],
+        "not_held": [target._asdict() for target in result.not_held],
+        "unknown": [target._asdict() for target in result.unknown],
+        "trouble": result.trouble,
     }
 
 
-def _grace(context: WebContext, name: str, asked: Params) -> float:
-    """The seconds asked for, or the lock's default where that is null."""
-    if asked["grace"] is not None:
-        return float(asked["grace"])
+def _grace(context: WebContext, name: str, params: Params) -> float:
+    """Return the requested grace period, or the lock's default if it is null."""
+    if params["grace"] is not None:
+        return float(params["grace"])
     lock = context.locks.info(name)
     grace = lock.default_grace if lock else 0.0
-    if grace > LONGEST_GRACE:
+    if grace > MAX_GRACE:
         raise HttpError(
             400,
-            f"The holder of lock {name!r} needs up to {grace:g} s to stop, and a request may take "
-            f"{LONGEST_GRACE:g} s: ask it to stop first, and release the lock later.",
+            f"The holder of lock {name!r} needs up to {grace:g} s to stop, and a request may wait "
+            f"at most {MAX_GRACE:g} s: ask it to stop first, and release the lock later.",
         )
     return grace
 
 
-def stop(context: WebContext, asked: Params) -> dict[str, Any]:
-    name, token = asked["name"], asked["token"]
-    asked_ones = admin.stop(context.locks, name, token, reason=asked["reason"], by=asked["by"])
-    if not asked_ones:
-        raise _nobody(name, token)
-    return {"asked": [holder.as_dict() for holder in asked_ones]}
+def stop(context: WebContext, params: Params) -> dict[str, Any]:
+    name, token = params["name"], params["token"]
+    holders = admin.stop(context.locks, name, token, **_pick(params, "reason", "by"))
+    if not holders:
+        raise _not_held(name, token)
+    return {"asked": [holder.as_dict() for holder in holders]}
 
 
-def _nobody(name: str, token: str | None) -> HttpError:
-    holding = f" with token {token!r}" if token else ""
-    return HttpError(404, f"Nobody holds lock {name!r}{holding}.")
+def _not_held(name: str, token: str | None) -> HttpError:
+    with_token = f" with token {token!r}" if token else ""
+    return HttpError(404, f"Nobody holds lock {name!r}{with_token}.")
 
 
-def sweep(context: WebContext, asked: Params) -> dict[str, Any]:
+def sweep(context: WebContext, params: Params) -> dict[str, Any]:
     if context.app is None:
         raise HttpError(
-            409, "Only Celery knows which workers live, and no Celery app is known here."
+            409,
+            "A sweep asks Celery which workers are alive, and no Celery app is configured here.",
         )
-    how = {word: asked[word] for word in ("dry_run", "wait", "by", "queued_for")}
-    swept = admin.sweep(context.locks, context.app, **how)
-    if not asked["dry_run"]:
-        context.snapshot.look_again({one.name for one in swept.freed})
+    options = _pick(params, "dry_run", "wait", "by", "queued_for")
+    swept = admin.sweep(context.locks, context.app, **options)
+    if not params["dry_run"]:
+        context.snapshot.reload({lock.name for lock in swept.freed})
     return swept.as_dict()
 
 
-def task_locks(context: WebContext, asked: Params) -> dict[str, Any]:
+def task_locks(context: WebContext, params: Params) -> dict[str, Any]:
     snapshot = context.snapshot.exact()
-    is_wanted = admin.wanted(**_filters(asked))
+    is_wanted = admin.wanted(**_filters(params))
     found = [
         _row(lock, holder)
         for lock in snapshot.locks
         for holder in lock.holders
-        if holder.task_id and is_wanted(_only(lock, holder))
+        if holder.task_id and is_wanted(_with_only(lock, holder))
     ]
-    return {"locks": found[: asked["limit"]], "total": len(found), "as_of": snapshot.as_of}
+    return {"locks": found[: params["limit"]], "total": len(found), "as_of": snapshot.as_of}
 
 
-def _only(lock: LockInfo, holder: Holder) -> LockInfo:
+def _with_only(lock: LockInfo, holder: Holder) -> LockInfo:
     return LockInfo(lock.name, lock.limit, (holder,), (), lock.as_of)
 
 
@@ -216,7 +224,7 @@ def _row(lock: LockInfo, holder: Holder) -> dict[str, Any]:
 def _locks_of(
     context: WebContext, snapshot: Snapshot, task_id: str
 ) -> Iterator[tuple[LockInfo, Holder]]:
-    """What this task holds: found in the list, and then seen to be so."""
+    """Yield the locks of a task: found in the list, then each read again."""
     listed = (
         lock.name
         for lock in snapshot.locks
@@ -229,25 +237,25 @@ def _locks_of(
                 yield lock, holder
 
 
-def task_lock(context: WebContext, asked: Params) -> dict[str, Any]:
-    task_id, snapshot = asked["id"], context.snapshot.exact()
+def task_lock(context: WebContext, params: Params) -> dict[str, Any]:
+    task_id, snapshot = params["id"], context.snapshot.exact()
     found = [_row(lock, holder) for lock, holder in _locks_of(context, snapshot, task_id)]
     return {"task_id": task_id, "locked": bool(found), "locks": found, "as_of": snapshot.as_of}
 
 
-def release_task(context: WebContext, asked: Params) -> dict[str, Any]:
-    task_id = asked["id"]
+def release_task(context: WebContext, params: Params) -> dict[str, Any]:
+    task_id = params["id"]
     held = list(_locks_of(context, context.snapshot.fresh(), task_id))
     if not held:
         raise HttpError(404, f"Task {task_id!r} holds no lock.")
-    how = {word: asked[word] for word in ("reason", "by")}
-    graces = {lock.name: _grace(context, lock.name, asked) for lock, _ in held}
+    options = _pick(params, "reason", "by")
+    graces = {lock.name: _grace(context, lock.name, params) for lock, _ in held}
     freed = [
-        _row(lock, taken)
+        _row(lock, released)
         for lock, holder in held
-        for taken in admin.force_release(
-            context.locks, lock.name, holder.token, grace=graces[lock.name], **how
+        for released in admin.force_release(
+            context.locks, lock.name, holder.token, grace=graces[lock.name], **options
         )
     ]
-    context.snapshot.look_again({lock.name for lock, _ in held})
+    context.snapshot.reload({lock.name for lock, _ in held})
     return {"task_id": task_id, "freed": freed}

@@ -1,4 +1,4 @@
-"""The table of endpoints as OpenAPI 3.1."""
+"""The table of endpoints as an OpenAPI 3.1 document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from celery_locks.web.auth import KEY_HEADER, OURS, Authenticator
+from celery_locks.web.auth import KEY_HEADER, PAGE_HEADER, Authenticator
 from celery_locks.web.endpoints import Endpoint
 from celery_locks.web.params import Param
 
@@ -29,7 +29,7 @@ def _list_of(items: Schema) -> Schema:
 
 
 def _object(**properties: Schema) -> Schema:
-    """All of these are there; more may come with later versions."""
+    """Return an object with these properties, all required; later versions may add more."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
@@ -160,25 +160,25 @@ SCHEMAS: dict[str, Schema] = {
     "FreedTask": _object(task_id=_TEXT, freed=_list_of(_ref("HeldByTask"))),
 }
 _ERRORS = {
-    400: "Wrong input.",
+    400: "Invalid input.",
     401: "No credential, or a wrong one.",
-    403: "The credential is not enough, or the request came from another site.",
-    404: "There is no such thing.",
+    403: "The credential does not permit this, or the request came from another site.",
+    404: "Not found.",
     409: "Not possible here.",
     413: "The body is too large.",
     415: "The body is not application/json.",
     429: "Too many requests.",
-    500: "A fault of ours.",
-    503: "The lock server or the broker gives no answer.",
+    500: "Internal error.",
+    503: "The lock server or the broker does not answer.",
 }
-_EVERYWHERE = (400, 401, 403, 429, 500, 503)
-_OF_POSTS = (413, 415)
+_COMMON_ERRORS = (400, 401, 403, 429, 500, 503)
+_POST_ERRORS = (413, 415)
 
 
-def described(
+def describe_api(
     endpoints: Iterable[Endpoint], authenticator: Authenticator, root_path: str
 ) -> Schema:
-    """The whole description, as it holds for this app's credentials and where it is mounted."""
+    """Return the document for this app's credentials and the path it is mounted at."""
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
@@ -197,7 +197,7 @@ def described(
 def _version() -> str:
     try:
         return version("celery-locks")
-    except PackageNotFoundError:  # run from a checkout that nobody installed
+    except PackageNotFoundError:  # run from a checkout that is not installed
         return "unknown"
 
 
@@ -211,59 +211,61 @@ def _schemes(authenticator: Authenticator) -> Schema:
 
 
 def _security(authenticator: Authenticator) -> list[Schema]:
-    shown: list[Schema] = [{name: []} for name in _schemes(authenticator)]
-    return [*shown, {}] if authenticator.is_ambient else shown
+    schemes: list[Schema] = [{name: []} for name in _schemes(authenticator)]
+    return [*schemes, {}] if authenticator.is_ambient else schemes
 
 
 def _operation(endpoint: Endpoint, authenticator: Authenticator) -> Schema:
     is_post = endpoint.method == "POST"
-    parameters = [_parameter(one, "path") for one in endpoint.in_path]
+    parameters = [_parameter(param, "path") for param in endpoint.path_params]
     if not is_post:
-        parameters += [_parameter(one, "query") for one in endpoint.elsewhere]
+        parameters += [_parameter(param, "query") for param in endpoint.other_params]
     elif authenticator.is_ambient:
-        parameters.append(_our_header())
-    statuses = sorted({*_EVERYWHERE, *endpoint.refusals, *(_OF_POSTS if is_post else ())})
-    said: Schema = {
+        parameters.append(_page_header())
+    statuses = sorted({*_COMMON_ERRORS, *endpoint.errors, *(_POST_ERRORS if is_post else ())})
+    operation: Schema = {
         "summary": endpoint.about,
-        "operationId": endpoint.run.__name__.rstrip("_"),
+        "operationId": endpoint.handler.__name__.rstrip("_"),
         "parameters": parameters,
         "responses": {
-            "200": _response("The answer.", endpoint.answer),
+            "200": _response("The answer.", endpoint.schema),
             **{str(status): _response(_ERRORS[status], "Error") for status in statuses},
         },
     }
     if is_post:
-        said["requestBody"] = _body(endpoint)
-    return said
+        operation["requestBody"] = _body(endpoint)
+    return operation
 
 
-def _parameter(field: Param, place: str) -> Schema:
+def _parameter(param: Param, location: str) -> Schema:
     return {
-        "name": field.name,
-        "in": place,
-        "required": field.required,
-        "description": field.about,
-        "schema": field.schema,
+        "name": param.name,
+        "in": location,
+        "required": param.required,
+        "description": param.about,
+        "schema": param.schema,
     }
 
 
-def _our_header() -> Schema:
+def _page_header() -> Schema:
     return {
-        "name": OURS,
+        "name": PAGE_HEADER,
         "in": "header",
         "required": True,
-        "description": "Shows that no foreign page has sent it.",
+        "description": "Proves that no foreign page sent the request.",
         "schema": {"type": "string", "enum": ["1"]},
     }
 
 
 def _body(endpoint: Endpoint) -> Schema:
-    fields = endpoint.elsewhere
+    params = endpoint.other_params
     schema: Schema = {
         "type": "object",
-        "properties": {one.name: {**one.schema, "description": one.about} for one in fields},
+        "properties": {
+            param.name: {**param.schema, "description": param.about} for param in params
+        },
         "additionalProperties": False,
-        "required": [one.name for one in fields if one.required],
+        "required": [param.name for param in params if param.required],
     }
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 

@@ -1,4 +1,4 @@
-"""Answers: JSON whatever is in it, errors as sentences, and the headers that every answer has."""
+"""Responses: JSON whatever the values are, errors as sentences, and the headers of all of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Names and holders are nobody's business but the asker's; the page's files say otherwise.
+# Names and holders must not stay in any cache; the page's own files set another value.
 NO_STORE = "no-store"
 
 
 class HttpError(Exception):
-    """The answer is no, in a sentence."""
+    """A request that fails, with its status and a sentence for the caller."""
 
     def __init__(
         self, status: int, sentence: str, headers: Mapping[str, str] | None = None
@@ -33,17 +33,19 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
 
-def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_dumped(value), status, headers, "application/json")
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(_to_json(value), status, headers, "application/json")
 
 
-def refused(refusal: HttpError) -> Response:
-    return reply({"error": refusal.sentence}, refusal.status, refusal.headers)
+def error_response(error: HttpError) -> Response:
+    return json_response({"error": error.sentence}, error.status, error.headers)
 
 
-def _dumped(value: Any) -> str:
+def _to_json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
-        # What a holder says of itself may hold a NaN, which is no JSON; it must not spoil a list.
-        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda word: None))
+        # A holder's own data may contain NaN, which is not JSON; one holder must not break a list.
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None))

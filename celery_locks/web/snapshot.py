@@ -1,8 +1,8 @@
-"""One list of all locks, read at most so often and shared by everybody who looks.
+"""One list of all locks, shared by all viewers, however many there are.
 
-Reading 100,000 locks takes seconds. A reading begins when somebody asks and the last one began
-long enough ago: a second, or five times as long as it took, so that reading takes a fifth of the
-time at most. Who asks meanwhile gets the last list, if that is not twice as old as it should be.
+Reading 100,000 locks takes seconds. A reading starts when a caller comes and the last one began
+long enough ago: a second, or five times its duration, so that reading takes at most a fifth of the
+time. Meanwhile callers get the last list, unless it is more than twice as old as it should be.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_locks import admin
-from celery_locks.core.locks import Locks
+from celery_locks.admin.access import Locks, server_time
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.types import LockInfo
 
-EVERY = 1.0
-_TIMES = 5.0
-# Long enough for a short list to be read anew; who asks for a long one is not kept waiting.
-_PATIENCE = 0.25
-# Below this, reading anew costs less than an answer that is out of date.
+_INTERVAL = 1.0
+_MAX_SHARE = 5.0  # reading takes at most a fifth of the time
+# Long enough to read a short list again; callers do not wait for a long one.
+_MAX_WAIT = 0.25
+# Below this, reading again costs less than an answer that is out of date.
 _CHEAP = 0.05
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The locks as a reading found them. ``as_of`` is the server's time when it began."""
+    """All locks, as one reading found them. ``as_of`` is the server's time when it began."""
 
     locks: tuple[LockInfo, ...]
     as_of: float
@@ -37,26 +36,27 @@ class Snapshot:
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
-    def every(self) -> float:
-        return max(EVERY, _TIMES * self.read_in)
+    def interval(self) -> float:
+        """Seconds from the start of this reading to the start of the next."""
+        return max(_INTERVAL, _MAX_SHARE * self.read_in)
 
-    def with_fixes(self, fixes: dict[str, LockInfo | None]) -> Snapshot:
-        """The same, but for some locks that were looked at alone; the later look counts."""
-        locks = tuple(_fixed(self.locks, fixes))
-        return replace(self, locks=locks, counts=counted(locks))
+    def with_updates(self, updates: dict[str, LockInfo | None]) -> Snapshot:
+        """Return it with some locks that were read alone; of two readings the later counts."""
+        locks = tuple(_update(self.locks, updates))
+        return replace(self, locks=locks, counts=count_states(locks))
 
 
-def _fixed(locks: Iterable[LockInfo], fixes: dict[str, LockInfo | None]) -> Iterator[LockInfo]:
-    left = dict(fixes)
+def _update(locks: Iterable[LockInfo], updates: dict[str, LockInfo | None]) -> Iterator[LockInfo]:
+    left = dict(updates)
     for lock in locks:
-        fix = left.pop(lock.name, lock)
-        if fix is not None:
-            yield max(lock, fix, key=lambda one: one.as_of)
-    yield from (fix for fix in left.values() if fix is not None)
+        update = left.pop(lock.name, lock)
+        if update is not None:
+            yield max(lock, update, key=lambda reading: reading.as_of)
+    yield from (lock for lock in left.values() if lock is not None)
 
 
-def counted(locks: Iterable[LockInfo]) -> dict[str, int]:
-    """How many locks are held by somebody at work, waited for, held by a message."""
+def count_states(locks: Iterable[LockInfo]) -> dict[str, int]:
+    """Count the locks that are held by running work, waited for, and reserved by a message."""
     counts = {"held": 0, "waiting": 0, "queued": 0}
     for lock in locks:
         counts["held"] += any(not holder.is_queued for holder in lock.holders)
@@ -65,69 +65,62 @@ def counted(locks: Iterable[LockInfo]) -> dict[str, int]:
     return counts
 
 
-def server_time(locks: Locks) -> float:
-    """The lock server's clock; ours, where it does not tell."""
-    server = locks.perform(AdminCommands(locks.commands).server(locks.commands.roots[0]))
-    said = server.get("server_time_usec")
-    return int(said) / 1e6 if said else time.time()
-
-
 class SnapshotCache:
-    """Safe to share between threads; asking blocks until there is a list.
+    """The last snapshot, safe to share between threads; callers wait until there is one.
 
-    ``read`` gives the server's time and all locks, ``look`` one lock by its name.
+    ``read`` returns the server's time and all locks, ``read_one`` one lock by its name.
     """
 
     def __init__(
         self,
         read: Callable[[], tuple[float, Iterable[LockInfo]]],
-        look: Callable[[str], LockInfo | None],
+        read_one: Callable[[str], LockInfo | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read_all = read
-        self._look = look
+        self._read_one = read_one
         self._clock = clock
         self._changed = threading.Condition()
-        self._shot: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._failed: tuple[float, Exception] | None = None
         self._is_reading = False
-        self._fixes: dict[str, tuple[float, LockInfo | None]] = {}
+        self._updates: dict[str, tuple[float, LockInfo | None]] = {}
 
     @classmethod
     def of(cls, locks: Locks) -> SnapshotCache:
         return cls(lambda: (server_time(locks), admin.list_locks(locks)), locks.info)
 
     def recent(self) -> Snapshot:
-        """For lists: the last one, unless it is too old."""
-        snapshot, now = self._shot, self._clock()
-        every = snapshot.every if snapshot else EVERY
-        return self._got(since=now - every, instead=now - 2 * every)
+        """Return the last snapshot unless it is too old; for lists."""
+        snapshot, now = self._snapshot, self._clock()
+        interval = snapshot.interval if snapshot else _INTERVAL
+        return self._wait_for(since=now - interval, fallback=now - 2 * interval)
 
     def exact(self) -> Snapshot:
-        """For questions about one task: read now if that costs little, else as ``recent``."""
-        snapshot = self._shot
+        """Read now if that is cheap, else as ``recent``; for queries about one task."""
+        snapshot = self._snapshot
         return self.fresh() if snapshot is None or snapshot.read_in < _CHEAP else self.recent()
 
     def fresh(self) -> Snapshot:
-        """For changes: read now, whatever it costs."""
+        """Read now, whatever it costs; for changes."""
         now = self._clock()
-        return self._got(since=now, instead=now)
+        return self._wait_for(since=now, fallback=now)
 
-    def _got(self, since: float, instead: float) -> Snapshot:
-        """A shot begun after ``since``; where that takes long, one begun after ``instead``."""
-        hurry = self._clock() + _PATIENCE
+    def _wait_for(self, since: float, fallback: float) -> Snapshot:
+        """Return a snapshot begun after ``since``, or, if that takes long, after ``fallback``."""
+        wait_until = self._clock() + _MAX_WAIT
         with self._changed:
             while True:
-                snapshot, failed, now = self._shot, self._failed, self._clock()
-                if snapshot and snapshot.began >= (since if now < hurry else instead):
+                snapshot, failed, now = self._snapshot, self._failed, self._clock()
+                if snapshot and snapshot.began >= (since if now < wait_until else fallback):
                     return snapshot
                 if failed and failed[0] >= since:
                     raise failed[1].with_traceback(None)
                 if not self._is_reading:
-                    self._begin()
-                self._changed.wait(hurry - now if now < hurry else None)
+                    self._start()
+                self._changed.wait(wait_until - now if now < wait_until else None)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._is_reading = True
         threading.Thread(target=self._read, name="celery-locks-web-list", daemon=True).start()
 
@@ -137,29 +130,32 @@ class SnapshotCache:
         try:
             as_of, found = self._read_all()
             locks = tuple(found)
-            snapshot = Snapshot(locks, as_of, began, self._clock() - began, counted(locks))
-        except Exception as error:  # noqa: BLE001 (whoever waits for the list gets it)
+            snapshot = Snapshot(locks, as_of, began, self._clock() - began, count_states(locks))
+        except Exception as error:  # noqa: BLE001 (raised to the callers that wait for the list)
             failed = (began, error)
         with self._changed:
             self._is_reading = False
             self._failed = failed
             if snapshot:
-                self._fixes = {name: fix for name, fix in self._fixes.items() if fix[0] > began}
-                fixes = {name: lock for name, (_, lock) in self._fixes.items()}
-                self._shot = snapshot.with_fixes(fixes) if fixes else snapshot
+                # A reading that began before a change must not undo it.
+                self._updates = {
+                    name: update for name, update in self._updates.items() if update[0] > began
+                }
+                updates = {name: lock for name, (_, lock) in self._updates.items()}
+                self._snapshot = snapshot.with_updates(updates) if updates else snapshot
             self._changed.notify_all()
 
-    def look_again(self, names: Iterable[str]) -> None:
-        """These were changed just now: show them as they are, without reading all the others.
+    def reload(self, names: Iterable[str]) -> None:
+        """Show these locks, which were just changed, as they are now; the others are not read.
 
-        What was done is done: if the server does not answer now, the next reading shows it.
+        The change is made already: if the server does not answer now, the next reading shows it.
         """
         try:
-            fixes = {name: self._look(name) for name in names}
+            updates = {name: self._read_one(name) for name in names}
         except LockUnavailable:
             return
         with self._changed:
             now = self._clock()
-            self._fixes.update({name: (now, lock) for name, lock in fixes.items()})
-            if self._shot and fixes:
-                self._shot = self._shot.with_fixes(fixes)
+            self._updates.update({name: (now, lock) for name, lock in updates.items()})
+            if self._snapshot and updates:
+                self._snapshot = self._snapshot.with_updates(updates)

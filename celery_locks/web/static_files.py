@@ -24,31 +24,31 @@ _TYPES = {
 
 
 def page_routes() -> list[Route]:
-    shelf = _files()
+    contents = _read_files()
 
     async def index(request: Request) -> Response:
-        return _sent(request, _INDEX, shelf[_INDEX])
+        return _file_response(request, _INDEX, contents[_INDEX])
 
     async def file(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in shelf:
+        if name not in contents:
             raise HttpError(404, "There is no such file.")
-        return _sent(request, name, shelf[name])
+        return _file_response(request, name, contents[name])
 
     return [Route("/", index), Route("/static/{name:path}", file)]
 
 
-def _files() -> dict[str, bytes]:
+def _read_files() -> dict[str, bytes]:
     folder = files("celery_locks.web") / "static"
     return {
-        one.name: one.read_bytes()
-        for one in folder.iterdir()
-        if one.is_file() and PurePath(one.name).suffix in _TYPES
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if file.is_file() and PurePath(file.name).suffix in _TYPES
     }
 
 
-def _sent(request: Request, name: str, content: bytes) -> Response:
-    """Asked for anew each time, and sent only if it has changed."""
+def _file_response(request: Request, name: str, content: bytes) -> Response:
+    """Return the file, or 304 if the browser has this version; browsers ask each time."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     headers = {
         "Cache-Control": "no-cache",

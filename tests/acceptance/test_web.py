@@ -237,7 +237,7 @@ def test_history_tells_the_verified_name_from_the_claimed(
     body = {"name": key, "by": "ceo", "reason": "x" * 500}
     answer = ask(app, "POST", "/api/v1/locks/release", json=body, headers=OURS)
     assert answer.status_code == 200, answer.text
-    [act] = admin.history(rig.locks, key, only_acts=True)
+    [act] = admin.history(rig.locks, key, only_actions=True)
     assert act.by == who
 
 
@@ -256,7 +256,7 @@ def test_default_grace_exceeds_what_the_holder_needs_to_notice(
 
 
 def test_sweep_needs_an_app(plain: Any) -> None:
-    assert "no Celery app is known" in post(plain, "locks/sweep", 409)
+    assert "no Celery app is configured" in post(plain, "locks/sweep", 409)
 
 
 ALONE = "from celery_locks.cli import main; main(prog_name='celery-locks')"
@@ -335,7 +335,7 @@ def test_command_serves_open_on_this_machine_only(rig: Rig) -> None:
     with served(rig, "--open") as address:
         assert json.loads(fetched(f"{address}api/v1/me")[1])["role"] == "write"
         status, text = fetched(f"{address}api/v1/me", Host="evil.example")
-        assert (status, "open to this machine only" in text) == (403, True)
+        assert (status, "accepts local requests only" in text) == (403, True)
         status, _ = fetched(address, Host="localhost:1")
         assert status == 200
 
@@ -366,13 +366,13 @@ def test_command_believes_only_a_proxy_that_was_named(
     take(rig, key)
     with served(rig, *arguments, CELERY_LOCKS_WRITE_KEYS=WRITE) as address:
         release(address, key, **{"X-Forwarded-For": forwarded})
-    [act] = admin.history(rig.locks, key, only_acts=True)
+    [act] = admin.history(rig.locks, key, only_actions=True)
     assert act.by == f"write key 1 over the web from {known_as}"
 
 
 def test_command_warns_of_keys_over_http(rig: Rig) -> None:
     keys = {"CELERY_LOCKS_READ_KEYS": READ}
-    warning = "Warning: the keys travel unencrypted over http"
+    warning = "Warning: API keys are sent unencrypted over HTTP"
     with served(rig, "--host", "0.0.0.0", warning=warning, **keys) as address:
         assert fetched(address.replace("0.0.0.0", "127.0.0.1"))[0] == 200
     # Behind a proxy there is no warning: a word on stderr would fail this.
@@ -384,13 +384,13 @@ def test_command_warns_of_keys_over_http(rig: Rig) -> None:
     ("arguments", "sentence"),
     [
         (["--behind-proxy", "*"], "does not appear to be an IPv4 or IPv6 network"),
-        ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
-        (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
+        ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS, or use --open"),
+        (["--open", "--host", "0.0.0.0"], "--open serves this machine only, and 0.0.0.0 is not"),
         (
             ["--open", "--host", "::", "--port", "0"],
-            "--open is for this machine only, and :: is not",
+            "--open serves this machine only, and :: is not",
         ),
-        (["--open", "--port", "{taken}"], "Nothing can be served at"),
+        (["--open", "--port", "{taken}"], "Cannot listen on"),
     ],
 )
 def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:

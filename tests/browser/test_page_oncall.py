@@ -154,7 +154,7 @@ def test_several_are_released_from_the_holders_shown(desk: Context) -> None:
     assert [one.token for one in desk.locks.holders("job:3")] == [newcomer.token]
     assert desk.locks.is_locked("job:1")
     assert desk.locks.is_locked("other")
-    [act] = admin.history(desk.locks, "job:2", limit=1, only_acts=True)
+    [act] = admin.history(desk.locks, "job:2", limit=1, only_actions=True)
     assert act.why == "deploy"
 
 

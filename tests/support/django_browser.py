@@ -1,7 +1,7 @@
 """Release a lock in the admin with Chromium: ``python -m tests.support.django_browser URL NAME``.
 
-A program, since Playwright's loop and pytest's do not go together in one process. It says in JSON
-what was seen, and of what the browser complained: a breach of the site's policy is among that.
+A program of its own, because the event loops of Playwright and pytest cannot share a process. It
+prints in JSON what the page showed and what the browser reported, such as a breach of the policy.
 """
 
 import json
@@ -32,7 +32,7 @@ def release(page: Page, glob: str) -> dict[str, Any]:
     return {
         "heading": heading,
         "message": page.inner_text(".messagelist"),
-        "sheet": page.evaluate(
+        "overflow_wrap": page.evaluate(
             "getComputedStyle(document.querySelector('#content h1')).overflowWrap"
         ),
     }
@@ -43,13 +43,13 @@ def main(base: str, glob: str) -> None:
     with sync_playwright() as playwright:
         browser = chromium.launched(playwright)
         page = browser.new_page()
-        page.on("console", lambda said: complaints.append(f"{said.text} {said.location['url']}"))
+        page.on("console", lambda entry: complaints.append(f"{entry.text} {entry.location['url']}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         log_in(page, base)
         seen = release(page, glob)
         browser.close()
-    seen["complaints"] = [said for said in complaints if "favicon.ico" not in said]
+    seen["complaints"] = [text for text in complaints if "favicon.ico" not in text]
     print(json.dumps(seen))
 
 

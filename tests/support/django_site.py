@@ -1,7 +1,7 @@
-"""The Django project in a process of its own, as browsers and shells meet it.
+"""The Django project in a process of its own, used over HTTP and through ``manage.py``.
 
-Django's settings are one per process, and its app would become Celery's current one: nothing of it
-is imported here.
+Django allows one set of settings per process, and the project's app would become Celery's current
+app: so nothing of the project is imported here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCKS = "/admin/celery_locks/lock/"
 
 @dataclass(frozen=True)
 class Seen:
-    """An answer as a browser has it: status, text, and the fields of its form."""
+    """A response: its status, its HTML, and the text that a person reads."""
 
     status: int
     html: str
@@ -48,11 +48,11 @@ class Seen:
 
     def links(self, text: str) -> list[str]:
         found = re.findall(r'<a [^>]*href="([^"]*)"[^>]*>([^<]*)</a>', self.html)
-        return [unescape(url) for url, said in found if text in unescape(said)]
+        return [unescape(url) for url, label in found if text in unescape(label)]
 
 
-class Principal:
-    """Somebody with a browser, logged in."""
+class User:
+    """A user who is logged in."""
 
     def __init__(self, base: str, user: str) -> None:
         self.client = httpx.Client(base_url=base, follow_redirects=True, timeout=PATIENCE)
@@ -63,7 +63,7 @@ class Principal:
         return self._seen(self.client.get(url, params=query or None))
 
     def post(self, url: str, **fields: Any) -> Seen:
-        """With the token that Django gave us."""
+        """Send the form with Django's CSRF token."""
         return self.post_bare(url, csrfmiddlewaretoken=self.client.cookies["csrftoken"], **fields)
 
     def post_bare(self, url: str, **fields: Any) -> Seen:
@@ -82,10 +82,10 @@ def environment(redis_url: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def serving(redis_url: str, **more: str) -> Iterator[str]:
-    """The admin, served; yields where. An answer of 500 brings its traceback."""
+    """Serve the admin and yield its address. A response of 500 contains the traceback."""
     directory = new_directory()
-    said = environment(redis_url, SHOP_DEBUG="1", SHOP_DATABASE=str(directory / "db"), **more)
-    settings = [f"{word}={value}" for word, value in said.items()]
+    variables = environment(redis_url, SHOP_DEBUG="1", SHOP_DATABASE=str(directory / "db"), **more)
+    settings = [f"{name}={value}" for name, value in variables.items()]
     command = ["/usr/bin/env", *settings, sys.executable, "-W", "error", "-m", f"{PACKAGE}.serve"]
     child = Child(command, directory)
 
@@ -101,6 +101,8 @@ def serving(redis_url: str, **more: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Answer:
+    """What a command printed, and its exit code."""
+
     code: int
     out: str
     err: str
@@ -111,7 +113,7 @@ class Answer:
 
 
 def manage(redis_url: str, *arguments: str, **more: str) -> Answer:
-    """``manage.py …``"""
+    """Run ``manage.py`` with these arguments."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", f"{PACKAGE}.manage", *arguments],
         env={**os.environ, **environment(redis_url, **more)},

@@ -1,4 +1,4 @@
-"""The app as a whole, without a lock server: what it serves, refuses, and how it says so."""
+"""The app as a whole, without a lock server: what it serves, what it refuses, and its errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.routing import Route
 
 import celery_locks.web
 from celery_locks import Locks
-from celery_locks.web import app as build
+from celery_locks.web import app as web_app
 from celery_locks.web import create_app
 from celery_locks.web.endpoints import ENDPOINTS
 from celery_locks.web.openapi import SCHEMAS
-from celery_locks.web.responses import reply
+from celery_locks.web.responses import json_response
 from tests.support.web import MAY_READ, MAY_WRITE, READ, WRITE, ask, error_of
 
 NOWHERE = Locks.from_url("redis://127.0.0.1:1")
@@ -55,7 +55,7 @@ def app() -> Any:
 def test_every_answer_has_the_headers(
     app: Any, method: str, path: str, headers: Any, status: int
 ) -> None:
-    """A policy that errors go without protects nobody."""
+    """A policy that error responses lack protects nobody."""
     answer = ask(app, method, path, headers=headers)
     assert answer.status_code == status
     assert answer.headers["Content-Security-Policy"] == POLICY
@@ -69,17 +69,17 @@ def test_every_answer_has_the_headers(
         assert error_of(answer)
 
 
-def test_lock_server_that_is_away_is_told_in_a_sentence(app: Any) -> None:
+def test_unreachable_lock_server_is_reported_in_a_sentence(app: Any) -> None:
     answer = ask(app, "GET", "/api/v1/tasks/x/lock", headers=MAY_READ)
     assert answer.status_code == 503
     assert "Traceback" not in answer.text
     assert error_of(answer)
 
 
-def test_fault_of_ours_is_told_without_its_traceback(
+def test_internal_error_is_reported_without_its_traceback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may hold what is nobody's business; the log has it."""
+    """A traceback may contain secrets; it goes to the log only."""
     monkeypatch.setattr(NOWHERE, "perform", lambda call: 1 / 0)
     app = create_app(NOWHERE, read_keys=[READ])
     answer = ask(app, "GET", "/api/v1/me", headers=MAY_READ)
@@ -88,16 +88,16 @@ def test_fault_of_ours_is_told_without_its_traceback(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_wrong_method_is_told_the_right_one(app: Any) -> None:
+def test_wrong_method_names_the_right_one(app: Any) -> None:
     answer = ask(app, "DELETE", "/api/v1/locks/release")
     assert answer.headers["Allow"] == "POST"
-    assert error_of(answer) == "This address answers POST only."
+    assert error_of(answer) == "This address accepts POST only."
     assert ask(app, "POST", "/api/v1/locks").headers["Allow"] in ("GET, HEAD", "HEAD, GET")
 
 
 @pytest.mark.parametrize("body", [{"nam": "a"}, {"name": "a", "tokn": "b"}, {"name": 5}, []])
 def test_unknown_field_is_refused(app: Any, body: Any) -> None:
-    """A token that is misspelt and passed over would free somebody else's lock."""
+    """If a misspelt token were ignored, the request would release another holder's lock."""
     answer = ask(app, "POST", "/api/v1/locks/release", headers=MAY_WRITE, json=body)
     assert answer.status_code == 400
     assert error_of(answer)
@@ -128,7 +128,7 @@ def test_static_has_nothing_but_its_files(app: Any, name: str) -> None:
     assert "import" not in answer.text
 
 
-def test_static_serves_every_file_there_is(app: Any) -> None:
+def test_static_serves_every_file(app: Any) -> None:
     kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
     for path in STATIC.iterdir():
         answer = ask(app, "GET", f"/static/{path.name}")
@@ -140,8 +140,8 @@ def test_static_serves_every_file_there_is(app: Any) -> None:
     assert ask(app, "GET", "/").content == (STATIC / "index.html").read_bytes()
 
 
-def test_mount_without_its_slash_leads_to_the_page(app: Any) -> None:
-    """Relative addresses are right only below it."""
+def test_mount_path_without_slash_redirects_to_the_page(app: Any) -> None:
+    """The page's relative links work only below the slash."""
     answer = ask(app, "GET", "/ops/locks", root_path="/ops/locks")
     assert (answer.status_code, answer.headers["Location"]) == (307, "/ops/locks/")
     assert answer.headers["Content-Security-Policy"] == POLICY
@@ -150,14 +150,16 @@ def test_mount_without_its_slash_leads_to_the_page(app: Any) -> None:
 
 @pytest.mark.parametrize("root", ["//evil.example", "/\\evil.example", "///evil.example/x"])
 def test_prefix_cannot_lead_to_another_site(app: Any, root: str) -> None:
-    """A browser takes //evil.example for a host: the page would move there, and API calls too."""
-    moved = build.Guard(app, build.RequestLimit(9), False)._answer({"path": "", "root_path": root})
+    """A browser reads //evil.example as a host: the page and its API calls would go there."""
+    moved = web_app.Guard(app, web_app.RequestLimit(9), False)._early_response(
+        {"path": "", "root_path": root}
+    )
     assert moved is not None
-    for place in (
+    for url in (
         moved.headers["Location"],
         url_of(ask(app, "GET", "/openapi.json", root_path=root)),
     ):
-        assert re.match(r"/[^/\\]", place), place
+        assert re.match(r"/[^/\\]", url), url
 
 
 def url_of(answer: Any) -> str:
@@ -165,10 +167,10 @@ def url_of(answer: Any) -> str:
 
 
 def test_openapi_and_routes_agree(app: Any) -> None:
-    """What is described is served, and nothing below /api/ is served that is not described."""
-    said = ask(app, "GET", "/openapi.json", root_path="/ops").json()
+    """Everything described is served, and everything served below /api/ is described."""
+    document = ask(app, "GET", "/openapi.json", root_path="/ops").json()
     described = {
-        (path, method.upper()) for path, methods in said["paths"].items() for method in methods
+        (path, method.upper()) for path, methods in document["paths"].items() for method in methods
     }
     routes = [route for route in app.routes if isinstance(route, Route)]
     served = {
@@ -177,30 +179,30 @@ def test_openapi_and_routes_agree(app: Any) -> None:
         if route.path.startswith("/api/")
         for method in (route.methods or set()) - {"HEAD"}
     }
-    assert described == served == {(one.path, one.method) for one in ENDPOINTS}
-    assert said["servers"] == [{"url": "/ops"}]
-    assert set(said["components"]["securitySchemes"]) == {"key", "bearer"}
+    assert described == served == {(endpoint.path, endpoint.method) for endpoint in ENDPOINTS}
+    assert document["servers"] == [{"url": "/ops"}]
+    assert set(document["components"]["securitySchemes"]) == {"key", "bearer"}
 
 
-def test_openapi_refers_to_what_is_there(app: Any) -> None:
-    said = ask(app, "GET", "/openapi.json").json()
-    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(said)))
+def test_openapi_references_exist(app: Any) -> None:
+    document = ask(app, "GET", "/openapi.json").json()
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert referred == set(SCHEMAS)
 
 
-def test_openapi_says_which_header_a_login_needs() -> None:
-    said = ask(create_app(NOWHERE, open_to_all=True), "GET", "/openapi.json").json()
-    release = said["paths"]["/api/v1/locks/release"]["post"]
-    assert [one["name"] for one in release["parameters"]] == ["X-Celery-Locks"]
-    assert said["components"]["securitySchemes"] == {}
+def test_openapi_names_the_header_that_a_login_needs() -> None:
+    document = ask(create_app(NOWHERE, open_to_all=True), "GET", "/openapi.json").json()
+    release = document["paths"]["/api/v1/locks/release"]["post"]
+    assert [param["name"] for param in release["parameters"]] == ["X-Celery-Locks"]
+    assert document["components"]["securitySchemes"] == {}
 
 
-def test_reply_is_json_whatever_is_in_it() -> None:
-    """One holder that says NaN of itself, or half a character, must not spoil the list."""
+def test_json_response_is_valid_json_for_any_value() -> None:
+    """One holder with NaN or half a surrogate pair in its data must not break the list."""
     value = {"name": "\ud800 <script>\u2028", "extra": {"x": float("nan")}}
-    assert json.loads(reply(value).body) == {**value, "extra": {"x": None}}
-    assert b"\xe2" not in reply(value).body
+    assert json.loads(json_response(value).body) == {**value, "extra": {"x": None}}
+    assert b"\xe2" not in json_response(value).body
 
 
-def test_sentences_begin_and_end_as_sentences() -> None:
-    assert build._sentence(ValueError("the name is wrong")) == "The name is wrong."
+def test_sentence_has_a_capital_and_a_period() -> None:
+    assert web_app._sentence(ValueError("the name is wrong")) == "The name is wrong."

@@ -1,4 +1,7 @@
-"""``manage.py celery_locks …``: the commands of ``celery -A proj locks``, handed on as they are."""
+"""``manage.py celery_locks …``: the commands of ``celery -A proj locks`` for Django projects.
+
+The only module of a surface that imports another: this command is the command line.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from celery_locks.cli import locks
 from celery_locks.cli.commands import COMMANDS
-from celery_locks.django.celery_app import the_app
+from celery_locks.django.celery_app import get_app
 from celery_locks.errors import LockUsageError
 
 PROGRAM = "manage.py celery_locks"
 
 
 class Command(BaseCommand):  # type: ignore[misc]
-    help = "See who holds which lock, and free one that is stuck."
-    # A lock can be freed while something else in the project is amiss.
+    """Passes its arguments to the command line."""
+
+    help = "Show who holds which lock, and release a stuck one."
+    # A stuck lock can be released even if other checks of the project fail.
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,23 +32,23 @@ class Command(BaseCommand):  # type: ignore[misc]
             nargs=argparse.REMAINDER,
             metavar="COMMAND …",
             help=f"{', '.join(COMMANDS)}: as in `celery -A proj locks`; "
-            f"`{PROGRAM} COMMAND --help` says more",
+            f"see `{PROGRAM} COMMAND --help`",
         )
 
     def handle(self, *args: Any, arguments: list[str], **options: Any) -> None:
         try:
-            app = the_app()
+            app = get_app()
         except LockUsageError as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            # What the group takes as obj is Celery's own context; all it uses of it is the app.
-            locks.main(_without_djangos(arguments), PROGRAM, obj=SimpleNamespace(app=app))
+            # The group expects Celery's own context object; it uses only the app of it.
+            locks.main(_without_django_options(arguments), PROGRAM, obj=SimpleNamespace(app=app))
         except SystemExit as end:
             if end.code:
                 raise
 
 
-def _without_djangos(arguments: list[str]) -> list[str]:
-    """Options like --settings may stand anywhere; Django has heeded them before we are called."""
+def _without_django_options(arguments: list[str]) -> list[str]:
+    """Remove options like --settings, which may be anywhere; Django has applied them already."""
     parser = BaseCommand().create_parser("manage.py", "celery_locks", add_help=False)
     return list(parser.parse_known_args(arguments)[1])

@@ -1,4 +1,4 @@
-"""Who gets in, and what a foreign page cannot do."""
+"""Who is let in, and what a foreign page cannot do."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from celery_locks.web import create_app
 from tests.support.web import MAY_READ, MAY_WRITE, OURS, READ, WRITE, ask, error_of
 
 NOWHERE = Locks.from_url("redis://127.0.0.1:1")
-RESET = ("POST", "/api/v1/locks/sweep")  # 409 without an app: past the door, and nothing is asked
+SWEEP = ("POST", "/api/v1/locks/sweep")  # 409 without an app: let in, and nothing is changed
 LET_IN = 409
 
 
-def made(**how: Any) -> Any:
-    return create_app(NOWHERE, **how)
+def build(**options: Any) -> Any:
+    return create_app(NOWHERE, **options)
 
 
 @pytest.fixture
 def keyed() -> Any:
-    return made(read_keys=["another", READ], write_keys=[WRITE, "schlüssel"])
+    return build(read_keys=["another", READ], write_keys=[WRITE, "schlüssel"])
 
 
 @pytest.mark.parametrize(
-    ("how", "sentence"),
+    ("options", "sentence"),
     [
         ({}, "needs credentials"),
         ({"read_keys": [], "write_keys": []}, "needs credentials"),
@@ -35,18 +35,18 @@ def keyed() -> Any:
         ({"write_keys": [""]}, "a key in write_keys is empty"),
         ({"write_keys": [" padded"]}, "a key in write_keys is empty"),
         ({"read_keys": ["same"], "write_keys": ["same"]}, "given twice"),
-        ({"read_keys": ["key"], "open_to_all": True}, "open_to_all goes without"),
+        ({"read_keys": ["key"], "open_to_all": True}, "open_to_all cannot be combined"),
         ({"authorize": "admin"}, "authorize must be a function"),
         ({"open_to_all": True, "requests_per_minute": 0}, "requests_per_minute is 0"),
     ],
 )
-def test_create_app_refuses_what_would_let_in_anybody(how: Any, sentence: str) -> None:
-    """Others of its kind are open unless somebody remembers to close them."""
+def test_create_app_refuses_unsafe_settings(options: Any, sentence: str) -> None:
+    """An app that is open by default stays open."""
     with pytest.raises(LockUsageError, match=sentence):
-        made(**how)
+        build(**options)
 
 
-def test_create_app_refuses_what_has_no_locks() -> None:
+def test_create_app_refuses_a_source_without_locks() -> None:
     with pytest.raises(LockUsageError, match="needs a Celery app or Locks"):
         create_app("redis://localhost", open_to_all=True)
 
@@ -70,39 +70,39 @@ def test_create_app_refuses_what_has_no_locks() -> None:
     ],
 )
 def test_keys_let_in_by_role(keyed: Any, headers: Any, status: int) -> None:
-    answer = ask(keyed, *RESET, headers=headers, json={})
+    answer = ask(keyed, *SWEEP, headers=headers, json={})
     assert answer.status_code == status
     assert error_of(answer)
     assert (answer.headers.get("WWW-Authenticate") == "Bearer") is (status == 401)
 
 
-def test_a_key_in_the_query_is_no_key(keyed: Any) -> None:
+def test_key_in_the_query_is_ignored(keyed: Any) -> None:
     """Addresses end up in logs."""
     assert ask(keyed, "GET", f"/api/v1/me?X-API-Key={READ}").status_code == 401
 
 
 def test_keys_are_compared_in_constant_time(keyed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them, whichever fits, by digests of one length."""
+    """All keys are compared, also after a match, by digests of one length."""
     compared: list[tuple[int, int]] = []
     compare = hmac.compare_digest
 
-    def noted(one: bytes, other: bytes) -> bool:
-        compared.append((len(one), len(other)))
-        return compare(one, other)
+    def recording(first: bytes, second: bytes) -> bool:
+        compared.append((len(first), len(second)))
+        return compare(first, second)
 
-    monkeypatch.setattr(hmac, "compare_digest", noted)
+    monkeypatch.setattr(hmac, "compare_digest", recording)
     for key in ("another", READ, "wrong"):
-        ask(keyed, *RESET, headers={"X-API-Key": key}, json={})
+        ask(keyed, *SWEEP, headers={"X-API-Key": key}, json={})
     assert compared == [(32, 32)] * 12
 
 
 def test_page_and_description_need_no_key(keyed: Any) -> None:
-    """There is no secret in them, and the page is where the key is typed in."""
+    """They hold no secret, and the page is where the user types the key."""
     assert ask(keyed, "GET", "/").status_code == 200
     assert ask(keyed, "GET", "/openapi.json").status_code == 200
 
 
-async def says_write(request: Any) -> Any:
+async def allow_write(request: Any) -> Any:
     return "write"
 
 
@@ -112,8 +112,8 @@ async def says_write(request: Any) -> Any:
         (lambda request: None, 401),
         (lambda request: "read", 403),
         (lambda request: "write", LET_IN),
-        (says_write, LET_IN),
-        (lambda request: says_write(request), LET_IN),
+        (allow_write, LET_IN),
+        (lambda request: allow_write(request), LET_IN),
         (lambda request: request.cookies.get("role"), LET_IN),
         (lambda request: ("read", "ann"), 403),
         (lambda request: ("write", "ann"), LET_IN),
@@ -125,26 +125,26 @@ async def says_write(request: Any) -> Any:
         (lambda request: 1 / 0, 500),
     ],
 )
-def test_authorize_says_who_may(authorize: Any, status: int) -> None:
-    """Whatever it does that was not agreed on lets nobody in."""
+def test_authorize_decides_the_role(authorize: Any, status: int) -> None:
+    """An unexpected return value or an error lets nobody in."""
     headers = {**OURS, "Cookie": "role=write"}
-    answer = ask(made(authorize=authorize), *RESET, headers=headers, json={})
+    answer = ask(build(authorize=authorize), *SWEEP, headers=headers, json={})
     assert answer.status_code == status
     assert "ZeroDivisionError" not in error_of(answer)
 
 
 def test_authorize_and_keys_go_together() -> None:
-    """People log in, programs have a key; a wrong key is not helped by a login."""
-    app = made(authorize=lambda request: "read", write_keys=[WRITE])
-    assert ask(app, *RESET, headers=MAY_WRITE, json={}).status_code == LET_IN
-    assert ask(app, *RESET, headers=OURS, json={}).status_code == 403
+    """People log in and programs use a key; a wrong key is refused even with a login."""
+    app = build(authorize=lambda request: "read", write_keys=[WRITE])
+    assert ask(app, *SWEEP, headers=MAY_WRITE, json={}).status_code == LET_IN
+    assert ask(app, *SWEEP, headers=OURS, json={}).status_code == 403
     assert ask(app, "GET", "/api/v1/locks/why", headers={"X-API-Key": "no"}).status_code == 401
 
 
 AMBIENT = ({"open_to_all": True}, {"authorize": lambda request: "write"})
 
 
-@pytest.mark.parametrize("how", AMBIENT)
+@pytest.mark.parametrize("options", AMBIENT)
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -162,17 +162,17 @@ AMBIENT = ({"open_to_all": True}, {"authorize": lambda request: "write"})
         ({**OURS, "Origin": "http://localhost"}, LET_IN),
     ],
 )
-def test_change_must_come_from_our_own_page(how: Any, headers: Any, status: int) -> None:
-    """A login's cookie goes along with what a foreign page sends; this header cannot."""
-    answer = ask(made(**how), *RESET, headers=headers, json={})
+def test_change_must_come_from_our_own_page(options: Any, headers: Any, status: int) -> None:
+    """A browser adds the login's cookie to a foreign page's request; it cannot add this header."""
+    answer = ask(build(**options), *SWEEP, headers=headers, json={})
     assert answer.status_code == status
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_change_must_be_json(kind: str) -> None:
-    """What a form can send without asking first is refused."""
+    """A foreign form can send these types without a preflight request."""
     headers = {**OURS, "Content-Type": kind}
-    answer = ask(made(open_to_all=True), *RESET, headers=headers, content=b"{}")
+    answer = ask(build(open_to_all=True), *SWEEP, headers=headers, content=b"{}")
     assert answer.status_code == 415
     assert error_of(answer) == "Send the body as application/json."
 
@@ -191,14 +191,14 @@ def test_change_must_be_json(kind: str) -> None:
         ("", 403),
     ],
 )
-def test_loopback_only_hears_no_foreign_name(host: str, status: int) -> None:
-    """A foreign page whose name was made to lead to this machine is not same-origin with us."""
-    for app in (made(open_to_all=True), made(read_keys=[READ], loopback_only=True)):
+def test_loopback_only_refuses_foreign_host_names(host: str, status: int) -> None:
+    """A foreign page must not reach us under its own name (DNS rebinding)."""
+    for app in (build(open_to_all=True), build(read_keys=[READ], loopback_only=True)):
         answer = ask(app, "GET", "/", headers={"Host": host})
         assert answer.status_code == status
 
 
-def test_keys_and_an_explicit_no_allow_any_host() -> None:
-    """A site behind a proxy has a name of its own; with keys a foreign page has no credential."""
-    for app in (made(read_keys=[READ]), made(open_to_all=True, loopback_only=False)):
+def test_keys_or_loopback_only_false_allow_any_host() -> None:
+    """Behind a proxy the host name differs; with keys, a foreign page has no credential."""
+    for app in (build(read_keys=[READ]), build(open_to_all=True, loopback_only=False)):
         assert ask(app, "GET", "/", headers={"Host": "locks.example"}).status_code == 200

@@ -1,6 +1,6 @@
-"""The address a request comes from: parsed, so that whatever a header says is never kept as text.
+"""The address a request comes from: parsed, so that the text of a header is never stored.
 
-The ASGI server says it (``scope["client"]``); behind a proxy, the server takes it from a header.
+The ASGI server sets it (``scope["client"]``); behind a proxy, it takes it from a header.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ UNKNOWN = "an unknown address"
 
 
 def address_of(scope: Scope) -> str:
-    """The caller's address for people to read."""
+    """Return the client's address, to be read by people."""
     address = _parse(scope)
     return str(address) if address else UNKNOWN
 
 
 def network_of(scope: Scope) -> str:
-    """Whom to count the request for: an IPv4 address or an IPv6 /64, which one machine may own."""
+    """Return what requests are counted by: an IPv4 address, or an IPv6 /64 (one machine's)."""
     address = _parse(scope)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
@@ -34,5 +34,5 @@ def _parse(scope: Scope) -> Address | None:
         return None
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    # Without its scope ("fe80::1%anything"), which may be any text of any length.
+    # Drop the zone ("fe80::1%anything"): it may be any text of any length.
     return address.ipv4_mapped or ipaddress.IPv6Address(int(address))

@@ -1,4 +1,4 @@
-"""What goes into a question is right, or refused in a sentence."""
+"""Input is valid, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.web.params import Param, from_body, from_query
+from celery_locks.web.params import Param, parse_body, parse_query
 from celery_locks.web.responses import HttpError
 
-FIELDS = (
-    Param("name", "name", "The lock's name."),
+PARAMS = (
+    Param("name", "name", "The lock name."),
     Param("note", "text", "Any.", default="", most=5),
     Param("token", "text", "Any.", least=1),
     Param("limit", "whole", "How many.", default=10, least=1, most=500),
@@ -22,7 +22,7 @@ FIELDS = (
 
 
 @pytest.mark.parametrize(
-    ("query", "asked"),
+    ("query", "params"),
     [
         (b"", {"name": None, "note": "", "limit": 10, "grace": 0, "dry": False, "state": None}),
         (b"name=a%2Fb+%3Cscript%3E%0A%E2%80%AE", {"name": "a/b <script>\n\u202e"}),
@@ -34,8 +34,8 @@ FIELDS = (
         (b"dry=false", {"dry": False}),
     ],
 )
-def test_from_query_reads_what_is_there(query: bytes, asked: dict[str, Any]) -> None:
-    assert asked.items() <= from_query(FIELDS, query).items()
+def test_parse_query_reads_each_kind(query: bytes, params: dict[str, Any]) -> None:
+    assert params.items() <= parse_query(PARAMS, query).items()
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_from_query_reads_what_is_there(query: bytes, asked: dict[str, Any]) -> 
         (b"&".join(b"a=1" for _ in range(51)), "The query is not readable"),
     ],
 )
-def test_from_query_refuses_in_a_sentence(query: bytes, sentence: str) -> None:
-    with pytest.raises(HttpError, match=sentence) as refusal:
-        from_query(FIELDS, query)
-    assert refusal.value.status == 400
-    assert len(refusal.value.sentence) < 200
+def test_parse_query_refuses_with_a_sentence(query: bytes, sentence: str) -> None:
+    with pytest.raises(HttpError, match=sentence) as error:
+        parse_query(PARAMS, query)
+    assert error.value.status == 400
+    assert len(error.value.sentence) < 200
 
 
 @pytest.mark.parametrize("name", [b"name=", b"name=" + b"x" * 513, b"name=" + b"%C3%A9" * 257])
-def test_from_query_refuses_what_no_lock_is_called(name: bytes) -> None:
+def test_parse_query_refuses_an_invalid_lock_name(name: bytes) -> None:
     with pytest.raises(LockUsageError):
-        from_query(FIELDS, name)
+        parse_query(PARAMS, name)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def test_from_query_refuses_what_no_lock_is_called(name: bytes) -> None:
         (b'{"state": ["held"]}', "state must be 'held' or 'waiting'"),
     ],
 )
-def test_from_body_refuses_in_a_sentence(body: bytes, sentence: str) -> None:
-    with pytest.raises(HttpError, match=sentence) as refusal:
-        from_body(FIELDS, body)
-    assert refusal.value.status == 400
+def test_parse_body_refuses_with_a_sentence(body: bytes, sentence: str) -> None:
+    with pytest.raises(HttpError, match=sentence) as error:
+        parse_body(PARAMS, body)
+    assert error.value.status == 400
 
 
-def test_from_body_takes_nothing_for_an_empty_object() -> None:
-    assert from_body(FIELDS, b"") == from_body(FIELDS, b"{}") == from_query(FIELDS, b"")
+def test_parse_body_takes_an_empty_body_for_an_empty_object() -> None:
+    assert parse_body(PARAMS, b"") == parse_body(PARAMS, b"{}") == parse_query(PARAMS, b"")
 
 
-def test_field_may_be_null_where_it_says_so() -> None:
-    field = Param("grace", "number", "Seconds.", default=0, least=0, or_null=True)
-    assert from_body([field], b'{"grace": null}') == {"grace": None}
-    assert field.schema == {"type": ["number", "null"], "minimum": 0, "default": 0}
+def test_param_may_be_null_if_declared() -> None:
+    param = Param("grace", "number", "Seconds.", default=0, least=0, or_null=True)
+    assert parse_body([param], b'{"grace": null}') == {"grace": None}
+    assert param.schema == {"type": ["number", "null"], "minimum": 0, "default": 0}
 
 
-def test_required_field_is_missed() -> None:
+def test_missing_required_field_is_refused() -> None:
     with pytest.raises(HttpError, match=r"The field key is missing: Which\."):
-        from_body([Param("key", "name", "Which.", required=True)], b"{}")
+        parse_body([Param("key", "name", "Which.", required=True)], b"{}")
