@@ -158,9 +158,7 @@ def test_lock_page_shows_the_holder_and_whether_it_is_alive(site: str, rig: Rig,
     assert "1 bill id-waiter w@two" in seen.text
 
 
-def test_release_page_shows_whether_the_holder_is_alive(
-    rolf: User, rig: Rig, name: str
-) -> None:
+def test_release_page_shows_whether_the_holder_is_alive(rolf: User, rig: Rig, name: str) -> None:
     """It matters most before a release; also when the form is shown again with an error."""
     with rig.worker("-n", "one@%h"):
         result = rig.task("work").delay(name, name)
@@ -169,7 +167,7 @@ def test_release_page_shows_whether_the_holder_is_alive(
         form = f"{RELEASE}?name={name}&token={holder.token}"
 
         def shown() -> Any:
-            """A worker on a busy machine may answer too late the first time."""
+            """Try again: a worker on a busy machine may answer too late the first time."""
             page = rolf.get(form)
             return page if f"is alive and runs it in pid {pid}." in page.text else None
 
