@@ -1,7 +1,7 @@
-"""What the examples share: a server, a worker, a notebook both sides write in, and their end.
+"""What the examples share: a server, a worker, and a notebook that tasks write to.
 
 Each example is an ordinary Celery app that would run on any Redis. Here it gets a server of its
-own: Celery reads CELERY_BROKER_URL and CELERY_RESULT_BACKEND, and the locks go where the broker is.
+own: Celery reads CELERY_BROKER_URL and CELERY_RESULT_BACKEND, and the locks use the same server.
 """
 
 import os
@@ -24,9 +24,9 @@ _began = time.monotonic()
 
 
 def main(show: Callable[[], None]) -> None:
-    """Run an example on a server of its own; Ctrl-C ends it all, without a traceback."""
+    """Run an example on a server of its own; Ctrl-C stops everything, without a traceback."""
     try:
-        # Around everything: Celery unsubscribes from results as they are forgotten.
+        # Around everything: Celery unsubscribes from results when they are garbage collected.
         with EmbeddedServer() as server:
             os.environ["CELERY_BROKER_URL"] = os.environ["CELERY_RESULT_BACKEND"] = server.url
             os.environ[NOTEBOOK] = str(new_directory() / "notebook")
@@ -39,7 +39,7 @@ def main(show: Callable[[], None]) -> None:
 
 @contextmanager
 def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
-    """A prefork worker of the app and, if asked for, its beat; gone after the block."""
+    """Run a prefork worker of the app, and its beat on request, until the block ends."""
     with ExitStack() as stack:
         app.conf.broker_connection_retry_on_startup = True
         worker = _celery(stack, app, "worker", "--without-gossip", "--without-mingle", *options)
@@ -52,12 +52,12 @@ def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
 def _celery(stack: ExitStack, app: Celery, command: str, *options: str) -> Child:
     python = [sys.executable, "-W", "ignore", "-m", "celery", "-A", str(app.main)]
     child = Child([*python, command, "--loglevel=INFO", *options], new_directory())
-    stack.callback(_end, child)
+    stack.callback(_stop, child)
     return child
 
 
-def _end(child: Child, patience: float = 5.0) -> None:
-    """Ask the main process alone: its children are its own to end."""
+def _stop(child: Child, patience: float = 5.0) -> None:
+    """Send SIGTERM to the main process only, which stops its children."""
     if child.is_running:
         os.kill(child.pid, signal.SIGTERM)
     ends = time.monotonic() + patience
@@ -69,29 +69,29 @@ def _end(child: Child, patience: float = 5.0) -> None:
 def wait_until(
     condition: Callable[[], Any], what: str, child: Child | None = None, seconds: float = 15.0
 ) -> Any:
-    """What ``condition`` gives once it gives something; the end of the program if it does not."""
+    """Wait until ``condition`` returns a true value, and return it; exit if it does not in time."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if value := condition():
             return value
         time.sleep(0.01)
     log = f"\nIts log ends:\n{child.log()}" if child else ""
-    raise SystemExit(f"Waited {seconds:g} s for {what}, in vain.{log}")
+    raise SystemExit(f"Waited {seconds:g} s for {what}.{log}")
 
 
 def say(sentence: str) -> None:
     print(f"{time.monotonic() - _began:6.2f} s  {sentence}", flush=True)
 
 
-def note(word: str) -> None:
-    """Called in a task: write down that this happened now, where everybody can read it."""
+def note(line: str) -> None:
+    """Write a line to the notebook, in order; called by tasks."""
     path = os.environ.get(NOTEBOOK)
     if path:
         with open(path, "a") as notebook:
-            notebook.write(f"{word}\n")
+            notebook.write(f"{line}\n")
 
 
 def notes() -> list[str]:
-    """What the tasks have written so far, in order."""
+    """Return the lines that the tasks have written so far."""
     path = Path(os.environ[NOTEBOOK])
     return path.read_text().splitlines() if path.exists() else []

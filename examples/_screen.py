@@ -1,7 +1,7 @@
-"""The demo's screen: sentences, and below them a table of who holds what, as it changes.
+"""The demo's screen: sentences, and below them a table of who holds which lock.
 
-With rich and a terminal the table stays at the bottom and is redrawn; else it is printed again
-each time that something in it has changed. Nothing is said by colour alone.
+With rich and a terminal the table stays at the bottom and is redrawn. Otherwise it is printed again
+each time it changes. No information is shown by colour alone.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from celery_locks import LockInfo, Locks, admin
 
-HEADINGS = ("lock", "held by", "pid", "fence", "held for", "in line")
+HEADINGS = ("lock", "held by", "pid", "fence", "held for", "waiting")
 NOBODY = ("(no lock is held)", "", "", "", "", "")
 Row = tuple[str, ...]
 
@@ -32,12 +32,12 @@ def _rows(info: LockInfo) -> Iterator[Row]:
     for holder in info.holders:
         who = f"{(holder.task or '?').rpartition('.')[2]} {(holder.task_id or '')[:8]}"
         age = f"{max(0.0, info.as_of - holder.acquired_at):.1f} s"
-        line = str(len(info.waiters)) if info.waiters else "-"
-        yield (info.name, who, str(holder.pid), str(holder.fence), age, line)
+        waiting = str(len(info.waiters)) if info.waiters else "-"
+        yield (info.name, who, str(holder.pid), str(holder.fence), age, waiting)
 
 
 def watch(screen: Screen, locks: Locks, until: Callable[[], Any], seconds: float = 10.0) -> bool:
-    """Show the locks until ``until`` says so; False if it does not in time."""
+    """Show the locks until ``until`` returns a true value; False if it does not in time."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         screen.draw(rows_of(list(admin.list_locks(locks))))
@@ -49,7 +49,7 @@ def watch(screen: Screen, locks: Locks, until: Callable[[], Any], seconds: float
 
 @contextmanager
 def screen(plain: bool = False) -> Iterator[Screen]:
-    """The best one that there is."""
+    """Use rich in a terminal if it is installed, else plain text."""
     if not plain and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         try:
             import rich  # noqa: F401
@@ -70,11 +70,11 @@ class _Plain:
         print(f"\n{sentence}\n" if sentence else "", flush=True)
 
     def draw(self, rows: Sequence[Row]) -> None:
-        # How long it is held changes all the time; that alone is no news.
-        news = [row[:4] + row[5:] for row in rows]
-        if news == self._shown:
+        # The age changes all the time; that alone is not printed again.
+        stable = [row[:4] + row[5:] for row in rows]
+        if stable == self._shown:
             return
-        self._shown = news
+        self._shown = stable
         table = [HEADINGS, *rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(HEADINGS))]
         for row in table:
@@ -92,7 +92,7 @@ def _rich() -> Iterator[Screen]:
     console = Console(highlight=False)
 
     def table(rows: Sequence[Row]) -> Table:
-        made = Table(*HEADINGS, title="who holds what", title_justify="left")
+        made = Table(*HEADINGS, title="who holds which lock", title_justify="left")
         for row in rows:
             made.add_row(*row)
         return made

@@ -1,7 +1,7 @@
-"""A schedule that is shorter than the job: beat asks twice a second, the job takes 1.2 s.
+"""A schedule that is shorter than the job: beat sends twice a second, the job takes 1.2 s.
 
-Without a lock the runs would pile up beside each other. With one, a run that finds the last one
-still at work is skipped, and nothing piles up.
+Without a lock the runs would overlap and pile up. With one, a run that finds the previous one still
+running is skipped.
 
     python -m examples.beat
 """
@@ -34,11 +34,11 @@ def show() -> None:
             _run.wait_until(lambda n=run: _run.notes().count("ends") >= n, "its end", worker)
             _run.say(f"Run {run} ends.")
         skipped = worker.log(1000).count("is skipped")
-        _run.say(f"{skipped} more came due meanwhile and were skipped.")
+        _run.say(f"{skipped} more were due in the meantime and were skipped.")
         for before, after in zip(_run.notes(), _run.notes()[1:], strict=False):
             if before == after:
-                raise SystemExit("Two runs were at work at once: that must not be.")
-        _run.say("No two runs were at work at once.")
+                raise SystemExit("Error: two runs overlapped.")
+        _run.say("No two runs overlapped.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The tour: ``make demo``, or ``python -m examples.demo``. Ends by itself within half a minute.
+"""The tour: ``make demo``, or ``python -m examples.demo``. It takes less than half a minute.
 
-A Valkey of its own is broker, result backend and lock store; a Celery worker with four processes
-runs the tasks below. Nothing else is needed and nothing is left behind, after Ctrl-C either.
+A Valkey of its own is broker, result backend and lock server; a Celery worker with four processes
+runs the tasks below. Nothing else is needed and nothing is left behind, not even after Ctrl-C.
 """
 
 import os
@@ -42,7 +42,7 @@ def import_catalogue(seconds: float) -> str:
 
 
 def one_key(out: Screen, locks: Locks) -> None:
-    out.say("1. Invoice 42 is to be billed five times at once. It must be billed once.")
+    out.say("1. Five tasks bill invoice 42 at once. It must be billed once.")
     results = [bill.delay(42)]
     watch(out, locks, lambda: locks.is_locked("invoice:42"))
     results += [bill.delay(42) for _ in range(4)]
@@ -56,7 +56,7 @@ def one_key(out: Screen, locks: Locks) -> None:
 
 
 def different_keys(out: Screen, locks: Locks) -> None:
-    out.say("2. Invoices 1, 2 and 3 do not stand in each other's way: each has its own lock.")
+    out.say("2. Invoices 1, 2 and 3 do not block each other: each has its own lock.")
     began = time.monotonic()
     results = [bill.delay(number) for number in (1, 2, 3)]
     watch(out, locks, lambda: all(r.ready() for r in results))
@@ -65,15 +65,15 @@ def different_keys(out: Screen, locks: Locks) -> None:
 
 
 def in_line(out: Screen, locks: Locks) -> None:
-    out.say("3. Three bookings for ann, one at a time, none skipped: they stand in line.")
+    out.say("3. Three bookings for ann, one at a time, none skipped: they wait in a queue.")
     results = [book.delay("ann", number) for number in (1, 2, 3)]
     watch(out, locks, lambda: all(r.ready() for r in results))
-    out.say("   Each got the lock from the one before it, woken by the release.")
+    out.say("   Each release handed the lock to the next waiter.")
 
 
 def kill_nine(out: Screen, locks: Locks) -> None:
     out.say(
-        f"4. An import that takes a minute runs; its lock lives {TTL} s. A second waits for it."
+        f"4. An import runs for a minute; its lock has a ttl of {TTL} s. A second import waits."
     )
     import_catalogue.delay(60)
     watch(out, locks, lambda: locks.is_locked("catalogue"))
@@ -82,17 +82,17 @@ def kill_nine(out: Screen, locks: Locks) -> None:
     [holder] = locks.holders("catalogue")
     assert holder.pid
 
-    out.say(f"   kill -9 {holder.pid}: the process that holds the lock dies without a word.")
+    out.say(f"   kill -9 {holder.pid}: the process that holds the lock dies without releasing it.")
     killed = time.monotonic()
     os.kill(holder.pid, signal.SIGKILL)
     while any(h.token == holder.token for h in locks.holders("catalogue")):
         if time.monotonic() - killed > TTL + 5:
-            raise SystemExit("The lock did not come back.")
+            raise SystemExit("Error: the lock was not released.")
         time.sleep(0.001)
     back = time.monotonic() - killed
     watch(out, locks, second.ready)
     out.say(
-        f"   The lock came back after {back * 1000:.0f} ms, and the second import had it: "
+        f"   The lock was free after {back * 1000:.0f} ms, and the second import got it: "
         f"{second.get()}.\n   Waiting for the lock to lapse would have taken up to {TTL} s."
     )
 
@@ -104,7 +104,7 @@ def _waiting(locks: Locks, name: str) -> bool:
 
 def show() -> None:
     with screen(plain="--plain" in sys.argv) as out:
-        out.say("On a Valkey of its own, a Celery worker with four processes is being started ...")
+        out.say("Starting a Celery worker with four processes, on a Valkey of its own ...")
         with _run.running(app, "--concurrency=4"):
             locks = Locks.from_app(app)
             one_key(out, locks)
@@ -112,7 +112,7 @@ def show() -> None:
             in_line(out, locks)
             kill_nine(out, locks)
             watch(out, locks, lambda: not locks.is_locked("catalogue"))
-        out.say("That was it. The worker has ended; the server goes with it.")
+        out.say("Done. The worker has stopped; the server stops now.")
 
 
 if __name__ == "__main__":

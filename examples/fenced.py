@@ -1,8 +1,8 @@
-"""A writer that has lost its lock and does not know it, and a table that refuses it.
+"""A writer that does not know that it lost its lock, and a table that rejects its write.
 
-No lock service can stop a write that is already on its way: the writer may stand still (a paused
-machine, a long garbage collection) until after its lease has ended and another has written. The
-fence can: it grows with each lease, and the table takes no write with a lower one than it has seen.
+No lock service can stop a write that is already on its way: the writer may pause (a stopped
+machine, a long garbage collection) until its lease has ended and another has written. The fence
+can: it grows with each lease, and the table rejects a write with a lower fence than the last.
 
     python -m examples.fenced
 """
@@ -22,7 +22,7 @@ app = Celery("examples.fenced", broker=REDIS, backend=REDIS)
 TABLE = "CREATE TABLE stock (item TEXT PRIMARY KEY, count INTEGER, fence INTEGER)"
 
 
-# on_lost="warn": to be the writer who goes on; "raise", the default, would end it in time here.
+# on_lost="warn", so that the writer continues; "raise", the default, would stop it in time here.
 @app.task(base=LockedTask, bind=True, lock_key="stock:{item}", lock_on_lost="warn")
 def write(self: LockedTask[[str, int, float], str], item: str, count: int, pause: float) -> str:
     fence = self.lock.fence
@@ -32,7 +32,7 @@ def write(self: LockedTask[[str, int, float], str], item: str, count: int, pause
 
 
 def store(item: str, count: int, fence: int) -> str:
-    """One statement compares and writes, so nothing can come in between."""
+    """Compare and write in one statement, so that nothing can happen in between."""
     with sqlite3.connect(os.environ["EXAMPLE_STOCK"], timeout=5) as table:
         written = table.execute(
             "UPDATE stock SET count = ?, fence = ? WHERE item = ? AND fence < ?",
@@ -52,11 +52,11 @@ def show() -> None:
 
 
 def _show(worker: _run.Child) -> None:
-    _run.say("The first writer takes the lock on tea, and stands still before it writes.")
+    _run.say("The first writer takes the lock on tea, and pauses before it writes.")
     first = write.delay("tea", 10, 2.0)
     _run.wait_until(lambda: "10 has the lock" in _run.notes(), "the first writer", worker)
 
-    _run.say("Its lock is taken away, as a lapsed lease would be. It has not noticed.")
+    _run.say("Its lock is taken away, as if the lease had lapsed. The writer does not know.")
     admin.force_release(Locks.from_app(app), "stock:tea")
 
     _run.say("A second writer takes the lock and writes.")
@@ -67,7 +67,7 @@ def _show(worker: _run.Child) -> None:
         [(count,)] = table.execute("SELECT count FROM stock")
     _run.say(f"There are {count} in the table.")
     if count != 20:
-        raise SystemExit("The late write went through: that must not be.")
+        raise SystemExit("Error: the late write was accepted.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Users' messages pile up; several pods absorb them at a threshold; one pod is killed -9.
+"""Users' messages pile up; several pods absorb them at a threshold; one pod gets kill -9.
 
-Each pod locks the user, takes a batch in flight in one atomic step, works, and deletes it. A batch
-that fails goes back in order. The killed pod's batch comes back once its lock has lapsed. Nothing
-is lost, and no two pods have a user at once.
+Each pod locks the user, moves a batch to "in flight" in one atomic step, works, and deletes it. A
+batch that fails is put back in order. The killed pod's batch is put back when its lock has lapsed.
+Nothing is lost, and no two pods work on a user at the same time.
 
     python -m examples.message_absorption
 """
@@ -28,7 +28,7 @@ def buffer_on(url: str) -> Buffer:
 
 
 def pod(url: str) -> None:
-    """Absorb whoever has most messages, until there are none."""
+    """Absorb the messages, those of the users with most of them first, until there are none."""
     buffer = buffer_on(url)
     while users := buffer.users():
         for user in users:
@@ -37,7 +37,7 @@ def pod(url: str) -> None:
 
 
 def remember(user: str, messages: list[Any]) -> None:
-    """An expensive call of a language model, and the write of what came of it."""
+    """Call an expensive language model and store its answer."""
     _run.note(f"{os.getpid()} begins {user}")
     time.sleep(0.2)
     for message in messages:
@@ -58,28 +58,28 @@ def show() -> None:
         pods = [Child(command, new_directory()) for _ in range(PODS)]
         victim = pods[0]
         begins = f"{victim.pid} begins"
-        _run.wait_until(lambda: any(begins in word for word in _run.notes()), "a pod", victim)
+        _run.wait_until(lambda: any(begins in line for line in _run.notes()), "a pod", victim)
         victim.signal(signal.SIGKILL)
-        _run.say(f"Pod {victim.pid} is killed -9 in the middle of its batch.")
+        _run.say(f"Pod {victim.pid} gets kill -9 in the middle of its batch.")
         _run.wait_until(lambda: not buffer.users(), "all to be absorbed", pods[1])
-        for one in pods:
-            one.stop()
-        judge()
+        for child in pods:
+            child.stop()
+        check()
 
 
-def judge() -> None:
-    words = [word.split() for word in _run.notes() if word.startswith("remembered")]
-    times = Counter((user, int(number)) for _, user, number in words)
+def check() -> None:
+    lines = [line.split() for line in _run.notes() if line.startswith("remembered")]
+    times = Counter((user, int(number)) for _, user, number in lines)
     lost = len(USERS) * MESSAGES - len(times)
     twice = sum(count > 1 for count in times.values())
     _run.say(f"{len(times)} messages remembered, {lost} lost, {twice} twice.")
     for user in USERS:
-        order = [int(number) for _, whose, number in words if whose == user]
+        order = [int(number) for _, owner, number in lines if owner == user]
         if order != sorted(order):
-            raise SystemExit(f"{user}'s came out of order: {order}")
-    _run.say("Each user's came in order.")
+            raise SystemExit(f"Error: the messages of {user} are out of order: {order}.")
+    _run.say("The messages of each user were in order.")
     if lost or twice:
-        raise SystemExit("That must not be.")
+        raise SystemExit("Error: messages were lost or absorbed twice.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One at a time for each customer, in two ways of queueing.
+"""One task at a time for each customer, in two ways.
 
-wait     stands in line inside the worker: first come, first served, and a worker slot is taken
-         while it stands. For short work whose order matters.
+wait     waits inside the worker, first come, first served, and occupies a worker slot while it
+         waits. For short work whose order matters.
 requeue  puts the message back and frees the slot. For long work; the order is not kept.
 
     python -m examples.ordering
@@ -38,7 +38,7 @@ def show() -> None:
     with _run.running(app, "--concurrency=4") as worker:
         locks = Locks.from_app(app)
 
-        def in_line() -> int:
+        def callers() -> int:
             info = locks.info("account:ann")
             return len(info.holders) + len(info.waiters) if info else 0
 
@@ -46,35 +46,35 @@ def show() -> None:
         bookings = []
         for number in (1, 2, 3):
             bookings.append(book.delay("ann", number))
-            # Sent only now, so that who came first is beyond doubt.
-            _run.wait_until(lambda n=number: in_line() == n, "it to stand in line", worker)
-        _run.say("One has the lock, two stand in line behind it.")
+            # Send the next one only now, so that the order of arrival is certain.
+            _run.wait_until(lambda n=number: callers() == n, "it to wait", worker)
+        _run.say("One has the lock, two wait for it.")
         bookings.append(book.delay("bob", 1))
         for booking in bookings:
             booking.get(timeout=15)
-        _tell(expect_order=True)
+        _print_notes(expect_order=True)
 
         _run.say("requeue: three exports for ann, one for bob.")
         before = len(_run.notes())
         exports = [export.delay("ann", number) for number in (1, 2, 3)]
         exports.append(export.delay("bob", 1))
-        for one in exports:
-            one.get(timeout=15)
-        _tell(before)
+        for result in exports:
+            result.get(timeout=15)
+        _print_notes(before)
         returned = worker.log(1000).count("is put back")
-        _run.say(f"Never two of ann's at once; {returned} times a message was put back.")
+        _run.say(f"Never two of ann's at once; messages were put back {returned} times.")
 
 
-def _tell(start: int = 0, expect_order: bool = False) -> None:
-    story = _run.notes()[start:]
-    for line in story:
+def _print_notes(start: int = 0, expect_order: bool = False) -> None:
+    lines = _run.notes()[start:]
+    for line in lines:
         print(f"            {line}")
-    of_ann = [line for line in story if line.startswith("ann")]
+    of_ann = [line for line in lines if line.startswith("ann")]
     for begins, ends in zip(of_ann[::2], of_ann[1::2], strict=True):
         if begins.replace("begins", "ends") != ends:
-            raise SystemExit("Two of ann's were at work at once: that must not be.")
+            raise SystemExit("Error: two of ann's tasks overlapped.")
     if expect_order and of_ann != sorted(of_ann):
-        raise SystemExit("Ann's bookings came out of order: that must not be.")
+        raise SystemExit("Error: ann's bookings ran out of order.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A payment callback that comes three times, and a flash sale with more buyers than items.
+"""A payment callback that arrives three times, and a flash sale with more buyers than items.
 
-The lock stops two at once, the mark stops a second time: the callback's work is done once, and a
-repeat gets the result of the first. The stock gives an item to a user in one atomic step with the
-record of it: 100 items are never given to 101 people.
+The lock prevents two runs at once, the mark prevents a second run: the callback's work is done
+once, and a repeat gets the result of the first. The inventory gives an item to a user and records
+it in one atomic step: 100 items are never given to 101 people.
 
     python -m examples.payments_and_flash_sale
 """
@@ -28,22 +28,22 @@ def payment_callback(payment_id: str, provider_fails: bool = False) -> dict[str,
     _run.note(f"booking {payment_id}")
     time.sleep(0.2)
     if provider_fails:
-        raise OSError("the bank is away")
+        raise OSError("the bank does not answer")
     return {"payment": payment_id, "status": "booked"}
 
 
 def show() -> None:
     with _run.running(app, "--concurrency=3"):
         locks = Locks.from_app(app)
-        _flush_shard(locks)
+        _book(locks)
         _sell(locks)
 
 
-def _flush_shard(locks: Locks) -> None:
+def _book(locks: Locks) -> None:
     results = [payment_callback.delay("p-1") for _ in range(3)]
     answers = [result.get(timeout=10)["status"] for result in results]
     booked = _run.notes().count("booking p-1")
-    _run.say(f"The callback of p-1 came 3 times: booked {booked} time, answers {answers}.")
+    _run.say(f"The callback of p-1 arrived 3 times: booked {booked} time, answers {answers}.")
 
     try:
         payment_callback.delay("p-2", provider_fails=True).get(timeout=10)
@@ -57,9 +57,9 @@ def _flush_shard(locks: Locks) -> None:
     admin.reset_done(locks, "payment:p-1")
     payment_callback.delay("p-1").get(timeout=10)
     booked = _run.notes().count("booking p-1")
-    _run.say(f"An operator resets p-1, and it is booked again: {booked} times by now.")
+    _run.say(f"An operator resets p-1, and it is booked again: {booked} times in total.")
     if booked != 2:
-        raise SystemExit("That must not be.")
+        raise SystemExit("Error: p-1 must be booked twice.")
 
 
 def _sell(locks: Locks) -> None:
@@ -69,17 +69,17 @@ def _sell(locks: Locks) -> None:
     random.shuffle(users)
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda user: tickets.take("sale", user).status, users))
-    counts = {word: answers.count(word) for word in ("taken", "already", "sold_out")}
+    counts = {status: answers.count(status) for status in ("taken", "already", "sold_out")}
     _run.say(f"300 buyers, four clicks each, for 100 items: {counts}.")
     sold = tickets.sold("sale")
     _run.say(
         f"{len(sold)} buyers have {len(set(sold.values()))} items, {tickets.left('sale')} left."
     )
     if not len(sold) == len(set(sold.values())) == counts["taken"] == 100:
-        raise SystemExit("Oversold, or one item for two: that must not be.")
+        raise SystemExit("Error: oversold, or two buyers have the same item.")
     back = tickets.give_back("sale", next(iter(sold)))
     late = tickets.take("sale", "user-late")
-    _run.say(f"{'It' if late.item == back else 'Another'} is given back and sold to user-late.")
+    _run.say(f"One is given back, and user-late gets {'it' if late.item == back else 'another'}.")
 
 
 if __name__ == "__main__":

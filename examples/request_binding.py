@@ -1,8 +1,8 @@
-"""Two instances of a scheduler get the same request id, a client's retry: one job, both ways.
+"""Two instances of a scheduler get the same request id, from a client's retry: one job.
 
-``claim`` binds the id to a job in one atomic step; who was first makes it. ``claim_or_create`` is
-for a job that has to be made before it has a name: the lock is held around the making only, the
-binding is looked for again in the call that takes it, and written in the call that gives it back.
+``claim`` binds the id to a job in one atomic step; the first caller creates the job.
+``claim_or_create`` is for a job that has no name before it is created: the lock is held only during
+the creation, the acquire looks for the binding again, and the release writes it.
 
     python -m examples.request_binding
 """
@@ -21,7 +21,7 @@ made: list[str] = []
 
 
 def reserve_a_node() -> str:
-    """The slow part: to be done once for a request."""
+    """Do the slow part, once for a request."""
     time.sleep(0.1)
     made.append(f"job-{uuid.uuid4().hex[:8]}")
     return made[-1]
@@ -45,7 +45,7 @@ def show() -> None:
         created = sum(new for new, _ in answers)
         _run.say(f"8 requests with one id at two instances: {len(jobs)} job, {created} created it.")
         if jobs != set(made) or len(made) != 1:
-            raise SystemExit(f"There are {made}: that must not be.")
+            raise SystemExit(f"Error: the jobs {made} were created for one request.")
 
         began = time.perf_counter()
         claim_or_create(instances[1], "request:r-1", reserve_a_node)
@@ -57,7 +57,7 @@ def show() -> None:
         except OSError as error:
             _run.say(f"A factory that raises ({error}) leaves no binding.")
         new, _ = claim_or_create(instances[1], "request:r-2", reserve_a_node)
-        _run.say(f"The client tries again at the other instance: created {new}.")
+        _run.say(f"The client retries at the other instance: created {new}.")
 
         jobs_named = [claim(locks, "request:r-3", f"job-{n}") for n, locks in enumerate(instances)]
         _run.say(f"With one atomic claim: {jobs_named[0]}, then {jobs_named[1]}.")

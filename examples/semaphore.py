@@ -1,4 +1,4 @@
-"""An external API that allows three calls at once, and six workers that would make more.
+"""An external API that allows three calls at once, and six processes that would make more.
 
 python -m examples.semaphore
 """
@@ -21,25 +21,25 @@ def locate(address: str) -> str:
 
 
 def geocoder(address: str) -> str:
-    """Somebody else's service; it writes down who is inside."""
+    """Stand for an external service, which notes each call."""
     _run.note("in")
     time.sleep(0.4)
     _run.note("out")
-    return f"the place of {address}"
+    return f"the coordinates of {address}"
 
 
 def show() -> None:
     with _run.running(app, "--concurrency=6"):
         _run.say("Nine addresses, six processes, an API that allows three calls at once.")
-        places = group(locate.s(f"{n} High Street") for n in range(1, 10)).delay().get(timeout=15)
+        found = group(locate.s(f"{n} High Street") for n in range(1, 10)).delay().get(timeout=15)
         inside = [0]
-        for word in _run.notes():
-            inside.append(inside[-1] + (1 if word == "in" else -1))
-        _run.say(f"{len(places)} places found.")
-        _run.say(f"Calls at once, one after the other: {' '.join(map(str, inside[1:]))}")
+        for line in _run.notes():
+            inside.append(inside[-1] + (1 if line == "in" else -1))
+        _run.say(f"{len(found)} addresses found.")
+        _run.say(f"Number of calls at once, over time: {' '.join(map(str, inside[1:]))}")
         if max(inside) > 3:
-            raise SystemExit("More than three were inside: that must not be.")
-        _run.say(f"At most {max(inside)} were inside at once.")
+            raise SystemExit("Error: more than three calls at once.")
+        _run.say(f"At most {max(inside)} calls at once.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A scheduler's task locks: nine plain functions, a context manager and REST, over one server.
+"""A scheduler's task locks: nine plain functions, a context manager and REST, on one server.
 
-What the hand-built one had, under the same names; what it never built, the renewal, comes with it:
-``timeout`` is how long a lock survives its process, not how long the task may take. The REST calls
-find a task by its id: Celery tasks have one by themselves, others say theirs in ``holder``.
+The functions have the names of a common hand-written module, and add renewal: ``timeout`` is how
+long a lock survives its process, not how long the task may take. The REST calls find a task by its
+id: Celery tasks have one, other code passes it in ``holder``.
 
     python -m examples.task_locks
 """
@@ -54,7 +54,7 @@ def show() -> None:
         )
         try:
             _show(other)
-            with _served(locks) as address:
+            with _serve(locks) as address:
                 _show_rest(locks, address)
         finally:
             other.kill()
@@ -76,7 +76,7 @@ def _show(other: "subprocess.Popen[bytes]") -> None:
     _run.say(f"list_all_task_locks: {', '.join(names)}.")
     try:
         with task_lock_context("task_lock:42"):
-            raise SystemExit("Two have task 42.")
+            raise SystemExit("Error: two processes have task 42.")
     except TaskLockAcquireError as error:
         _run.say(f"task_lock_context raises: held by pid {error.holder and error.holder.pid}.")
     with task_lock_context("task_lock:42", raise_on_fail=False) as got:
@@ -91,22 +91,21 @@ def _show_rest(locks: Locks, address: str) -> None:
     holder = Holder(task_id="42", task="nightly report", worker="scheduler-1")
     lease = locks.acquire("task_lock:42", ttl=60, holder=holder)
     _run.say(f"Task 42 runs again: {lease is not None}; now over REST, with an API key.")
-    for row in _asked(f"{address}/api/v1/tasks/locks")["locks"]:
-        said = f"{row['name']}, {row['task']}[{row['task_id']}] on {row['worker']}"
-        _run.say(f"GET /api/v1/tasks/locks: {said}.")
-    found = _asked(f"{address}/api/v1/tasks/42/lock")
+    for row in _request(f"{address}/api/v1/tasks/locks")["locks"]:
+        lock = f"{row['name']}, {row['task']}[{row['task_id']}] on {row['worker']}"
+        _run.say(f"GET /api/v1/tasks/locks: {lock}.")
+    found = _request(f"{address}/api/v1/tasks/42/lock")
     _run.say(f"GET /api/v1/tasks/42/lock: locked {found['locked']}.")
-    freed = _asked(f"{address}/api/v1/tasks/42/release-lock", by="ann", reason="stuck")["freed"]
+    freed = _request(f"{address}/api/v1/tasks/42/release-lock", by="ann", reason="stuck")["freed"]
     _run.say(f"POST /api/v1/tasks/42/release-lock: freed {freed[0]['name']}.")
     _run.say(f"is_task_locked: {is_task_locked('task_lock:42')}.")
-    [act] = _asked(f"{address}/api/v1/locks/history?name=task_lock:42&only_acts=true&limit=1")[
-        "acts"
-    ]
-    _run.say(f"GET /api/v1/locks/history: by {act['by']}, because {act['why']}.")
+    history = f"{address}/api/v1/locks/history?name=task_lock:42&only_acts=true&limit=1"
+    [entry] = _request(history)["acts"]
+    _run.say(f"GET /api/v1/locks/history: by {entry['by']}, because {entry['why']}.")
 
 
-def _asked(address: str, **body: str) -> Any:
-    """A GET; or with a body, a POST."""
+def _request(address: str, **body: str) -> Any:
+    """Send a GET request, or with a body a POST request."""
     headers = {"X-API-Key": "ops-key", "Content-Type": "application/json"}
     data = json.dumps(body).encode() if body else None
     with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as answer:
@@ -114,8 +113,8 @@ def _asked(address: str, **body: str) -> Any:
 
 
 @contextmanager
-def _served(locks: Locks) -> Iterator[str]:
-    """The web surface on a free port, here in a thread; `celery-locks web` does it for good."""
+def _serve(locks: Locks) -> Iterator[str]:
+    """Serve the web app on a free port in a thread, as `celery-locks web` does in a process."""
     listening = socket.create_server(("127.0.0.1", 0))
     web = create_app(locks, write_keys=["ops-key"])
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning"))

@@ -1,29 +1,35 @@
-"""What an operator asks of the locks, as values; nothing is printed here.
+"""What operators ask about locks and do to them, as values; nothing is printed here.
 
-The surfaces (command line, web, plain functions) call this and hold no rules of their own.
-``listing.py``: which locks there are. ``liveness.py``: whether a holder lives. ``explain.py``:
-the answer in sentences. ``acts.py``: taking a lock, and the record of it. ``bulk.py``: taking many.
-``leftovers.py``: what was left behind. ``jobs.py``: what happens to the jobs of dead workers.
-``trimming.py``: what is kept beyond need. ``lint.py``: what is set up wrongly. ``done.py``: work
-that is marked as done. ``usual.py``: how long a hold usually takes. ``suggest.py``: which lock was
-probably meant.
+The surfaces (command line, web, Django, metrics) call this and hold no rules of their own.
 
-An ``app`` is a Celery app; where there is none, the answers do without Celery's.
+``listing``     the list of locks, filtered
+``liveness``    whether a holder is alive
+``explain``     why a task does not run, in sentences
+``deadlocks``   what the holders of a lock wait for
+``durations``   how long a hold usually takes
+``suggest``     locks with a similar name
+``actions``     release a lock by force, ask its holders to stop
+``bulk``        release many locks
+``history``     what operators did, and holds that ended
+``stale_locks`` locks of dead or stuck holders, and ``sweep``; with ``lost_reservations``, ``jobs``
+                (what happens to the jobs of dead workers) and ``pruning``
+``checks``      mistakes in the setup
+``completed``   work that is marked as done
+``counts``      the counters behind the metrics
+``access``      how a surface reaches the locks
+``humanize``    durations, times and counts as text
+
+An ``app`` is a Celery app; without one the answers do not include Celery's.
 """
 
-from celery_locks.admin.actions import current_operator, force_release, history, stop
+from celery_locks.admin.actions import current_operator, find_holders, force_release, stop
 from celery_locks.admin.bulk import BulkRelease, Target, force_release_many
-from celery_locks.admin.checks import Finding, check, check_server
+from celery_locks.admin.checks import Finding, check, check_server, locked_tasks
 from celery_locks.admin.completed import list_done, reset_done
 from celery_locks.admin.durations import Usual, is_at_work, usual
-from celery_locks.admin.explain import (
-    Why,
-    describe_entry,
-    format_duration,
-    format_time,
-    likely_end,
-    why,
-)
+from celery_locks.admin.explain import Why, likely_end, why
+from celery_locks.admin.history import describe_entry, history
+from celery_locks.admin.humanize import format_count, format_duration, format_time
 from celery_locks.admin.jobs import Job
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import (
@@ -47,12 +53,15 @@ from celery_locks.admin.stale_locks import (
     sweep,
 )
 from celery_locks.admin.suggest import suggest
+from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport
 
 __all__ = [
+    "PATIENCE",
     "QUEUED_FOR",
     "SORTS",
     "SUSPECT",
     "TIMES_USUAL",
+    "ActiveReport",
     "BulkRelease",
     "Detail",
     "Finding",
@@ -71,8 +80,10 @@ __all__ = [
     "check_server",
     "current_operator",
     "describe_entry",
+    "find_holders",
     "force_release",
     "force_release_many",
+    "format_count",
     "format_duration",
     "format_time",
     "history",
@@ -83,6 +94,7 @@ __all__ = [
     "likely_end",
     "list_done",
     "list_locks",
+    "locked_tasks",
     "matcher",
     "reset_done",
     "stale",

@@ -1,4 +1,4 @@
-"""Taking many locks at once, from the holders that an operator saw and from nobody else."""
+"""Release many locks at once, from the holders that an operator saw and from nobody else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_locks.admin.actions import force_release, stop
+from celery_locks.admin.actions import find_holders, force_release, stop
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
 from celery_locks.types import Holder
 
-_LOOK = 0.5
+_POLL = 0.5
 
 
 class Target(NamedTuple):
@@ -24,11 +24,11 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkRelease:
-    """What became of each target.
+    """The result for each target.
 
-    ``released`` were taken from their holders. ``not_held`` no longer had the lock: it was given
-    back before, or during the grace. If the server stops answering, ``trouble`` says so and
-    ``unknown`` are those of which nobody knows whether they were released.
+    ``released`` were taken from their holders. ``not_held`` no longer had the lock: it was released
+    before, or during the grace. If the server stops answering, ``trouble`` says so and it is not
+    known whether the ``unknown`` targets were released.
     """
 
     released: tuple[tuple[str, Holder], ...] = ()
@@ -40,7 +40,7 @@ class BulkRelease:
 def force_release_many(
     locks: Locks, targets: Sequence[Target], *, reason: str, by: str = "", grace: float = 0.0
 ) -> BulkRelease:
-    """``force_release`` for each target; all of them have the same grace, at the same time."""
+    """Call ``force_release`` for each target; all of them have the same grace at the same time."""
     targets = tuple(dict.fromkeys(targets))
     if grace > 0:
         try:
@@ -63,13 +63,9 @@ def force_release_many(
 def _stop_and_wait(
     locks: Locks, targets: Sequence[Target], reason: str, by: str, grace: float
 ) -> None:
-    """Ask all of them to stop, and wait until none has its lock or the grace is over."""
+    """Ask all of them to stop, and wait until none holds its lock or the grace is over."""
     ends = time.monotonic() + grace
-    left = [one for one in targets if stop(locks, one.name, one.token, reason=reason, by=by)]
+    left = [t for t in targets if stop(locks, t.name, t.token, reason=reason, by=by)]
     while left and time.monotonic() < ends:
-        time.sleep(min(_LOOK, max(0.0, ends - time.monotonic())))
-        left = [one for one in left if _has_it(locks, one)]
-
-
-def _has_it(locks: Locks, target: Target) -> bool:
-    return any(holder.token == target.token for holder in locks.holders(target.name))
+        time.sleep(min(_POLL, max(0.0, ends - time.monotonic())))
+        left = [target for target in left if find_holders(locks, target.name, target.token)]

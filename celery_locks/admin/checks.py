@@ -1,7 +1,7 @@
-"""What is set up wrongly, or may surprise: the server, the broker's settings, each task's options.
+"""Checks of the setup: the server, the broker's settings, each task's options.
 
-``error``: locks do not work, or may be lost. ``warning``: jobs may be lost, doubled or delayed.
-``note``: as it was asked for, but good to know.
+``error``: locks do not work, or may be lost. ``warning``: jobs may be lost, delayed or run twice.
+``note``: works as configured, but is good to know.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VISIBILITY = 3600.0  # kombu's default for Redis
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found, about ``where``: a task's name, "server", "broker" or "settings"."""
+    """A finding about ``where``: a task's name, "server", "broker" or "settings"."""
 
     level: Literal["error", "warning", "note"]
     where: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def check(locks: Locks, app: Any) -> list[Finding]:
-    """Everything that can be seen from here; asks the lock server and the broker, not workers."""
+    """Check everything that this process can see: the lock server, the broker and the app."""
     app.finalize()
     app.loader.import_default_modules()
     return [
@@ -51,32 +51,32 @@ def check(locks: Locks, app: Any) -> list[Finding]:
 
 
 def check_server(locks: Locks) -> list[Finding]:
-    """The server alone, one finding for all shards that say the same."""
-    said = [
-        locks.perform(AdminCommands(locks.commands).server(root)) for root in locks.commands.roots
-    ]
-    found = (finding for answer in said for finding in _server(answer))
-    return list(dict.fromkeys(found))
+    """Check the server alone; shards with the same finding give one."""
+    commands = AdminCommands(locks.commands)
+    infos = [locks.perform(commands.server(root)) for root in locks.commands.roots]
+    return list(dict.fromkeys(finding for info in infos for finding in _server(info)))
 
 
-def _server(said: dict[str, str]) -> Iterator[Finding]:
-    version = said.get("redis_version", "")
+def _server(info: dict[str, str]) -> Iterator[Finding]:
+    version = info.get("redis_version", "")
     if (numbers := re.match(r"(\d+)\.(\d+)", version)) is None:
-        yield Finding("note", "server", "It does not say which version it is.")
+        yield Finding("note", "server", "It does not report its version.")
     elif tuple(map(int, numbers.groups())) < OLDEST_REDIS:
         oldest = ".".join(map(str, OLDEST_REDIS))
-        yield Finding("error", "server", f"It is version {version}; {oldest} is the oldest.")
-    policy = said.get("maxmemory_policy", "")
+        yield Finding(
+            "error", "server", f"It is version {version}; the oldest supported is {oldest}."
+        )
+    policy = info.get("maxmemory_policy", "")
     if policy.startswith("allkeys-"):
         sentence = f"maxmemory-policy is {policy}: under memory pressure held locks are evicted."
         yield Finding("error", "server", f"{sentence} Set noeviction or a volatile policy.")
-    yield from _memory(said, policy)
-    if said.get("role") == "slave":
+    yield from _memory(info, policy)
+    if info.get("role") == "slave":
         yield Finding("error", "server", "It is a replica: point locks_url at the primary.")
 
 
-def _memory(said: dict[str, str], policy: str) -> Iterator[Finding]:
-    used, most = int(said.get("used_memory") or 0), int(said.get("maxmemory") or 0)
+def _memory(info: dict[str, str], policy: str) -> Iterator[Finding]:
+    used, most = int(info.get("used_memory") or 0), int(info.get("maxmemory") or 0)
     if most and used >= most and policy == "noeviction":
         sentence = f"It is full: {used:,} bytes are used and maxmemory is {most:,}, so it grants"
         yield Finding("error", "server", f"{sentence} no lock. Raise maxmemory, or remove data.")
@@ -88,14 +88,19 @@ def _connection(app: Any) -> Iterator[Finding]:
         yield Finding("error", "broker", f"{sentence}: {trouble}")
 
 
+def locked_tasks(app: Any) -> list[str]:
+    """Return the names of the app's tasks that have a lock, if their modules are imported."""
+    return sorted(name for name, task in app.tasks.items() if isinstance(task, LockedTask))
+
+
 def _examined(app: Any) -> Iterator[Finding]:
-    """Which tasks were seen: one that is missing was not imported."""
-    ours = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
-    locked = sorted(name for name, task in ours.items() if isinstance(task, LockedTask))
-    unlocked = sorted(ours.keys() - set(locked))
-    said = [f"{len(locked)} locked ({', '.join(locked)})" if locked else "none locked"]
-    said += [f"{len(unlocked)} without a lock ({', '.join(unlocked)})"] if unlocked else []
-    yield Finding("note", "settings", f"Tasks examined: {'; '.join(said)}.")
+    """List the tasks that were checked: one that is missing was not imported."""
+    names = {name for name in app.tasks if not name.startswith("celery.")}
+    locked = [name for name in locked_tasks(app) if name in names]
+    unlocked = sorted(names - set(locked))
+    groups = [f"{len(locked)} locked ({', '.join(locked)})" if locked else "none locked"]
+    groups += [f"{len(unlocked)} without a lock ({', '.join(unlocked)})"] if unlocked else []
+    yield Finding("note", "settings", f"Tasks examined: {'; '.join(groups)}.")
 
 
 def _broker(app: Any) -> Iterator[Finding]:
@@ -103,18 +108,20 @@ def _broker(app: Any) -> Iterator[Finding]:
     if conf.task_always_eager:
         yield Finding("warning", "settings", "task_always_eager is on: no worker runs anything.")
     if not conf.worker_enable_remote_control:
-        sentence = "worker_enable_remote_control is off: whether a holder lives cannot be asked."
+        sentence = (
+            "worker_enable_remote_control is off: workers cannot say whether a holder is alive."
+        )
         yield Finding("note", "settings", sentence)
     if conf.task_acks_late and not conf.task_reject_on_worker_lost:
         sentence = (
-            "task_acks_late without task_reject_on_worker_lost: the job of a child that is killed "
-            "counts as failed and is not run again."
+            "task_acks_late without task_reject_on_worker_lost: the job of a pool child that is "
+            "killed fails and is not run again."
         )
         yield Finding("note", "broker", sentence)
 
 
 def _visibility_timeout(app: Any) -> float | None:
-    """Of a Redis or SQS broker; others redeliver when the connection ends."""
+    """Return that of a Redis or SQS broker; others redeliver when the connection ends."""
     url = str(app.conf.broker_url or "")
     if not settings.is_redis(url) and not url.startswith("sqs"):
         return None
@@ -143,7 +150,7 @@ def _task(app: Any, task: Any) -> Iterator[Finding]:
 
 
 def _shared_keys(app: Any) -> Iterator[Finding]:
-    """Tasks with the same key have the same locks, which is not always meant."""
+    """Report tasks with the same key: they share their locks, which may not be intended."""
     tasks: dict[str, list[str]] = {}
     has_once = set()
     for name in sorted(app.tasks):
@@ -156,26 +163,26 @@ def _shared_keys(app: Any) -> Iterator[Finding]:
     for key, names in tasks.items():
         for name in names if len(names) > 1 else ():
             others = ", ".join(other for other in names if other != name)
-            sentence = f"Its key {key!r} is also that of {others}: they share their locks"
+            sentence = f"It has the same key {key!r} as {others}: they share their locks"
             if key in has_once:
-                sentence += " and the results that once saves"
-            advice = "If that is not meant, write {task} in the key."
+                sentence += " and the results that once stores"
+            advice = "If that is not intended, add {task} to the key."
             level: Literal["warning", "note"] = "warning" if key in has_once else "note"
             yield Finding(level, name, f"{sentence}. {advice}")
 
 
 def _times(app: Any, task: Any, options: LockOptions) -> Iterator[Finding]:
-    hard = _seconds(task.time_limit, app.conf.task_time_limit)
-    soft = _seconds(task.soft_time_limit, app.conf.task_soft_time_limit)
+    hard = _first_limit(task.time_limit, app.conf.task_time_limit)
+    soft = _first_limit(task.soft_time_limit, app.conf.task_soft_time_limit)
     limit = min((seconds for seconds in (soft, hard) if seconds), default=None)
     if limit is None:
-        sentence = "It has no time limit: if it hangs it holds its lock, renewed, for ever."
+        sentence = "It has no time limit: if it hangs, it renews its lock and holds it for ever."
         yield Finding("note", task.name, sentence)
         return
     if options.ttl > limit:
         sentence = (
-            f"Its ttl of {options.ttl:g} s is longer than its time limit of {limit:g} s; it is "
-            "renewed anyway, so a shorter one only frees it sooner when a machine dies."
+            f"Its ttl of {options.ttl:g} s is longer than its time limit of {limit:g} s. The lock "
+            "is renewed anyway; with a shorter ttl it is free sooner after a machine dies."
         )
         yield Finding("note", task.name, sentence)
     if options.on_conflict == "wait" and options.patience >= limit:
@@ -189,21 +196,21 @@ def _redelivery(app: Any, task: Any, options: LockOptions) -> Iterator[Finding]:
     if visible is None or not task.acks_late:
         return
     if not settings.of(app).keep_invisible:
-        hard = _seconds(task.time_limit, app.conf.task_time_limit)
+        hard = _first_limit(task.time_limit, app.conf.task_time_limit)
         if hard is None or hard > visible:
             sentence = (
-                f"With locks_keep_invisible off it may run longer than visibility_timeout "
-                f"({visible:g} s), and its message is then redelivered over and over."
+                "locks_keep_invisible is off, and it may run longer than visibility_timeout "
+                f"({visible:g} s): its message is then delivered again and again."
             )
             yield Finding("warning", task.name, sentence)
     if options.ttl >= visible:
         sentence = (
-            f"Its ttl of {options.ttl:g} s is not below visibility_timeout ({visible:g} s): the "
-            "message of a worker that died comes back before the lock does, and waits for it."
+            f"Its ttl of {options.ttl:g} s is not below visibility_timeout ({visible:g} s): after "
+            "a worker dies, the message is delivered again before the lock is free."
         )
         yield Finding("warning", task.name, sentence)
 
 
-def _seconds(*said: Any) -> float | None:
-    """The first that was said."""
-    return next((float(one) for one in said if one), None)
+def _first_limit(*limits: Any) -> float | None:
+    """Return the first limit that is set."""
+    return next((float(limit) for limit in limits if limit), None)

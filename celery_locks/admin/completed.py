@@ -1,4 +1,4 @@
-"""Work that is marked as done (``once``), and letting it be done again."""
+"""Work that is marked as completed (``once``), and the reset that allows it to run again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from celery_locks.recipes.idempotent import DoneWork, done_work, reset
 
 
 def list_done(locks: Locks) -> Iterator[DoneWork]:
-    """The keys whose work is marked as done (``once``)."""
+    """List the keys whose work is marked as completed (``once``)."""
     return done_work(locks)
 
 
 def reset_done(locks: Locks, key: str, *, reason: str = "", by: str = "") -> bool:
-    """Let the work for a key be done again; True if it was marked. ``history`` says who and why."""
+    """Allow the work for a key to run again; True if it was marked. Recorded in the history."""
     return bool(reset(locks, key, by=by or current_operator(), reason=reason))

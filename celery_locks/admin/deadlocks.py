@@ -1,4 +1,4 @@
-"""What a lock's holders wait for themselves, in sentences: chains of waits, and deadlocks."""
+"""Sentences about the locks that a lock's holders wait for: chains of waits, and deadlocks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _SHOWN = 5
 
 
 def about_waiting_holders(locks: Locks, lock: LockInfo) -> Iterator[str]:
-    """One sentence for each holder that waits for another lock, and one for a deadlock."""
+    """Describe each holder that waits for another lock, and a deadlock if there is one."""
     for holder in [holder for holder in lock.holders if holder.owner][:_SHOWN]:
         waits = locks.follow(read_waits(locks.commands, holder.owner))
         wait = waits.get(holder.owner)
         if wait is None:
             continue
-        cycle = find_cycle(wait, waits, _is_of(holder.owner))
+        cycle = find_cycle(wait, waits, _is_owned_by(holder.owner))
         if cycle:
-            yield _tell_deadlock(lock.name, holder, cycle)
+            yield _describe_deadlock(lock.name, holder, cycle)
             return
         yield f"Its holder, {holder}, waits for lock {wait.name!r}, held by {wait.holders[0]}."
 
 
-def _is_of(owner: str) -> Callable[[Holder], bool]:
+def _is_owned_by(owner: str) -> Callable[[Holder], bool]:
     return lambda holder: holder.owner == owner
 
 
-def _tell_deadlock(name: str, holder: Holder, cycle: tuple[Blocker, ...]) -> str:
+def _describe_deadlock(name: str, holder: Holder, cycle: tuple[Blocker, ...]) -> str:
     if len(cycle) == 1:
         return (
             f"Deadlock: {holder} holds lock {name!r} and waits for lock {cycle[0].name!r}, "
-            "which it holds itself. Its code should pass reentrant=True, or acquire it once only."
+            "which it holds itself. Its code should pass reentrant=True, or acquire it only once."
         )
     steps = [f"{holder} holds lock {name!r} and waits for lock {cycle[0].name!r}"]
     for step, following in pairwise(cycle):

@@ -1,7 +1,7 @@
-"""How long a task usually has its lock, by its past holds.
+"""How long a task usually holds its lock, from its past holds.
 
-The store keeps the last 16 holds of each task, a shard: those of a second or more that ended by
-their own release (``note_past`` in ``ends.lua``). Shorter ones do not count.
+The store keeps the last 16 holds of each task, per shard: those of a second or more that ended
+with their own release (``note_past`` in ``ends.lua``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery_locks.types import Holder, LockInfo
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The median of a task's past holds, in seconds, and how many they are."""
+    """The median of a task's past holds, in seconds, and the number of those holds."""
 
     held_for: float
     holds: int
@@ -28,31 +28,24 @@ class Usual:
 
 
 def usual(locks: Locks, tasks: Iterable[str] | None = None) -> dict[str, Usual]:
-    """Task → how long it usually has its lock; of these tasks, or of every one that is known."""
-    asked = None if tasks is None else sorted(set(tasks))
-    if asked == []:
+    """Return how long tasks usually hold their lock, by task; of ``tasks``, or of all known."""
+    names = None if tasks is None else sorted(set(tasks))
+    if names == []:
         return {}
+    commands = AdminCommands(locks.commands)
     holds: dict[str, list[float]] = {}
     for root in locks.commands.roots:
-        found: Mapping[str, list[float]] = locks.perform(
-            AdminCommands(locks.commands).usual(root, asked or ())
-        )
+        found: Mapping[str, list[float]] = locks.perform(commands.usual(root, names or ()))
         for task, seconds in found.items():
             holds.setdefault(task, []).extend(seconds)
     return {task: Usual(median(seconds), len(seconds)) for task, seconds in holds.items()}
 
 
 def usual_of(locks: Locks, lock: LockInfo) -> dict[str, Usual]:
-    """Of the tasks that are at work under this lock."""
-    return usual(locks, [one.task for one in lock.holders if one.task and is_at_work(one)])
+    """Return the usual durations of the tasks that run under this lock."""
+    return usual(locks, [h.task for h in lock.holders if h.task and is_at_work(h)])
 
 
 def is_at_work(holder: Holder) -> bool:
-    """Whether a task runs under it; what a task's code holds besides has no usual time."""
+    """Whether a task runs under this lock; other locks that its code holds have no usual time."""
     return not (holder.is_kept or holder.is_queued or holder.nested)
-
-
-def times(held_for: float, usual: Usual) -> str:
-    """How many times as long as usual, for people."""
-    factor = held_for / usual.held_for
-    return f"{factor:.0f}" if factor >= 10 else f"{factor:.1f}"

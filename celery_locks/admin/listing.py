@@ -1,4 +1,4 @@
-"""Which locks there are, filtered; page by page, so that the server is never kept busy."""
+"""The list of locks, filtered; read page by page, so that the server is never blocked for long."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from celery_locks.types import Holder, LockInfo
 LockState = Literal["held", "waiting", "queued"]
 
 
-# How a list may be sorted; each begins with what an operator looks for first.
+# Sort keys; each puts first what an operator looks for first.
 SORTS: dict[str, Callable[[LockInfo], Any]] = {
     "name": lambda lock: lock.name,
     "held": lambda lock: _oldest(lock.holders),
     "remaining": lambda lock: lock.remaining,
-    # By the longest wait and not by how many wait: that number changes with every look.
+    # By the longest wait, not by the number of waiters: that number changes all the time.
     "waiting": lambda lock: (_oldest(lock.waiters), _oldest(lock.holders)),
 }
 
@@ -30,11 +30,12 @@ def _oldest(holders: Iterable[Holder]) -> float:
 
 
 class Filter(TypedDict, total=False):
-    """``glob`` is for names, as in ``matcher``; ``task`` is a glob too; ``worker`` is exact.
+    """What a lock must match to be listed.
 
+    ``glob`` matches names (see ``matcher``), ``task`` is a glob too, ``worker`` is exact.
     ``search`` is a glob for names and for the ids of the tasks that hold or wait.
-    ``state``: "held" by somebody at work, "waiting": somebody waits for it, "queued": held by a
-    message that nobody has begun.
+    ``state``: "held" by a task or process at work, "waiting": somebody waits for it, "queued": held
+    by a message that no worker has started.
     """
 
     glob: str | None
@@ -45,17 +46,17 @@ class Filter(TypedDict, total=False):
 
 
 def list_locks(locks: Locks, **filters: Unpack[Filter]) -> Iterator[LockInfo]:
-    """Every lock that is held or waited for, page by page, each as it was when its page was read.
+    """List every lock that is held or waited for, each as it was when its page was read.
 
-    A lock that is held throughout is listed exactly once, whatever happens to the others meanwhile.
+    A lock that is held throughout is listed exactly once, whatever happens to the others.
     """
     is_wanted = wanted(**filters)
     return (info for info in _all(locks) if is_wanted(info))
 
 
 def wanted(**filters: Unpack[Filter]) -> Callable[[LockInfo], bool]:
-    """Whether a lock is among those asked for; for lists that are there already."""
-    return _Wanted.of(filters)
+    """Return a predicate for these filters, for locks that have been read already."""
+    return _Predicate.of(filters)
 
 
 def _all(locks: Locks) -> Iterator[LockInfo]:
@@ -77,11 +78,11 @@ def is_glob(text: str) -> bool:
 
 
 def matcher(glob: str) -> Callable[[str], bool]:
-    """``*`` is any text, ``?`` any one character; brackets are themselves: names contain them."""
+    """Compile a glob of ``*`` and ``?``; brackets are literal, because names contain them."""
     first, *others = (
         "".join("." if c == "?" else re.escape(c) for c in p) for p in glob.split("*")
     )
-    # Atomic, at the first place where it fits: with plain stars a long glob takes for ever to fail.
+    # Atomic groups that match as early as possible: plain stars backtrack for ever on a long glob.
     inner = "".join(f"(?>.*?{part})" for part in others[:-1])
     last = f".*{others[-1]}" if others else ""
     pattern = re.compile(first + inner + last, re.DOTALL)
@@ -89,8 +90,8 @@ def matcher(glob: str) -> Callable[[str], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Whether a lock is among those asked for."""
+class _Predicate:
+    """Whether a lock matches the filters."""
 
     name: Callable[[str], bool] | None
     search: Callable[[str], bool] | None
@@ -99,38 +100,38 @@ class _Wanted:
     state: LockState | None
 
     @classmethod
-    def of(cls, filters: Filter) -> _Wanted:
-        globs = (filters.get(word) for word in ("glob", "search", "task"))
+    def of(cls, filters: Filter) -> _Predicate:
+        globs = (filters.get(field) for field in ("glob", "search", "task"))
         name, search, task = (matcher(str(glob)) if glob else None for glob in globs)
         state = filters.get("state")
         if state not in (None, *get_args(LockState)):
-            allowed = " or ".join(repr(word) for word in get_args(LockState))
+            allowed = " or ".join(repr(allowed) for allowed in get_args(LockState))
             raise LockUsageError(f"state is {state!r}; write {allowed}")
         return cls(name, search, task, filters.get("worker"), state)
 
     def __call__(self, info: LockInfo) -> bool:
         if self.name and not self.name(info.name):
             return False
-        if self.search and not self._found(info):
+        if self.search and not self._matches_search(info):
             return False
-        if self.state and not _is_in(info, self.state):
+        if self.state and not _has_state(info, self.state):
             return False
         if not self.task and not self.worker:
             return True
-        return any(self._fits(holder) for holder in (*info.holders, *info.waiters))
+        return any(self._matches_holder(holder) for holder in (*info.holders, *info.waiters))
 
-    def _found(self, info: LockInfo) -> bool:
+    def _matches_search(self, info: LockInfo) -> bool:
         assert self.search
-        people = (*info.holders, *info.waiters)
-        return self.search(info.name) or any(self.search(one.task_id or "") for one in people)
+        holders = (*info.holders, *info.waiters)
+        return self.search(info.name) or any(self.search(h.task_id or "") for h in holders)
 
-    def _fits(self, holder: Holder) -> bool:
+    def _matches_holder(self, holder: Holder) -> bool:
         if self.worker and holder.worker != self.worker:
             return False
         return not self.task or self.task(holder.task or "")
 
 
-def _is_in(info: LockInfo, state: LockState) -> bool:
+def _has_state(info: LockInfo, state: LockState) -> bool:
     if state == "waiting":
         return bool(info.waiters)
     return any(holder.is_queued is (state == "queued") for holder in info.holders)

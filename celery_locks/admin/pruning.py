@@ -1,8 +1,9 @@
-"""Clearing up what the store keeps beyond need, in steps so short that nobody waits for them.
+"""Remove entries that the store no longer needs, in steps short enough that nobody waits for them.
 
-Acquiring clears up by and by what lapsed; this is for what is left where nobody acquires any more:
-records of holders and waiters that are gone, names without any, requests to stop to who is gone,
-and the list of work that is no longer marked as done. Notes of revocation lapse by themselves.
+Each acquire removes some lapsed entries. This removes the rest, where nobody acquires any more:
+records of holders and waiters that are gone, names without any, stop requests to holders that are
+gone, and index entries of completed work whose mark has expired. Revocation notes expire by
+themselves.
 """
 
 from __future__ import annotations
@@ -12,17 +13,15 @@ from celery_locks.store.commands.admin import TRIMMED, AdminCommands, Trimmed
 
 
 def trim(locks: Locks, *, dry_run: bool = False) -> int:
-    """How many entries were removed, or would be; none that anybody may still need."""
+    """Remove entries that nobody can need any more; return how many were, or would be, removed."""
     roots = locks.commands.roots
-    return sum(_trimmed(locks, root, part, dry_run) for root in roots for part in TRIMMED)
+    return sum(_trim_part(locks, root, part, dry_run) for root in roots for part in TRIMMED)
 
 
-def _trimmed(locks: Locks, root: str, part: str, dry_run: bool) -> int:
-    total, cursor = 0, "0"
+def _trim_part(locks: Locks, root: str, part: str, dry_run: bool) -> int:
+    commands, total, cursor = AdminCommands(locks.commands), 0, "0"
     while True:
-        step: Trimmed = locks.perform(
-            AdminCommands(locks.commands).trim(root, part, cursor, dry_run=dry_run)
-        )
+        step: Trimmed = locks.perform(commands.trim(root, part, cursor, dry_run=dry_run))
         total, cursor = total + step.entries, step.cursor
         if cursor == "0":
             return total

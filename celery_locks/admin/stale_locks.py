@@ -1,46 +1,45 @@
-"""Locks that their holders may have left behind, and freeing those that nobody will give back.
+"""Find locks whose holder may be dead or stuck, and release those that nobody will release.
 
-That is: of workers that are gone, and places in the queue (a lock held from publish on) whose
-message is nowhere. Should such a message turn up after all, say out of a backup of the broker, it
-runs like any other: it has no place any more, and the lock of its run keeps it from running beside
-one that came meanwhile.
+Those are the locks of dead workers and of messages that are lost (``lost_reservations.py``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_locks.admin.actions import force_release
-from celery_locks.admin.durations import Usual, is_at_work, times, usual
+from celery_locks.admin.actions import find_holders, force_release
+from celery_locks.admin.durations import Usual, is_at_work, usual
+from celery_locks.admin.humanize import format_ratio
 from celery_locks.admin.jobs import Job, JobSearch
 from celery_locks.admin.listing import list_locks
-from celery_locks.admin.liveness import SUSPECT, Liveness, judge, last_renewed, without_message
+from celery_locks.admin.liveness import SUSPECT, Liveness, judge, without_message
+from celery_locks.admin.lost_reservations import find_lost_reservations
 from celery_locks.admin.pruning import trim
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
-from celery_locks.integration.broker_search import find_lost_messages
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, inspect_active
 from celery_locks.types import Holder, LockInfo
 
 TIMES_USUAL = 10.0
-"""A hold that takes so many times as long as its task's holds usually do is worth a look."""
+"""A hold is reported if it takes this many times as long as its task's holds usually do."""
 QUEUED_FOR = 60.0
-"""How old a place must be, in seconds, for its message to be looked for: it is taken before the
-publish, which may be tried several times."""
+"""The age in seconds from which the message of a reservation is searched: the reservation is made
+before the publish, which may be retried."""
+_UNKNOWN_WORKERS = "it is unknown which workers are alive"
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A holder that an operator should look at, and why."""
+    """A holder that an operator should look at, and the reason."""
 
     name: str
     liveness: Liveness
     held_for: float
     is_old: bool
-    usual: Usual | None = None  # if it has been held for many times as long
+    usual: Usual | None = None  # set if it has been held for many times as long
 
     @property
     def holder(self) -> Holder:
@@ -48,13 +47,13 @@ class Stale:
 
     @property
     def sentence(self) -> str:
-        old = f"It has been held for {self.held_for:.0f} s. " if self.is_old else ""
+        if not (self.is_old or self.usual):
+            return self.liveness.sentence
+        age = f"It has been held for {self.held_for:.0f} s"
         if self.usual:
-            old = (
-                f"It has been held for {self.held_for:.0f} s, {times(self.held_for, self.usual)} × "
-                f"the usual {self.usual.held_for:.0f} s. "
-            )
-        return old + self.liveness.sentence
+            usual = self.usual.held_for
+            age += f", {format_ratio(self.held_for, usual)} × the usual {usual:.0f} s"
+        return f"{age}. {self.liveness.sentence}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -69,51 +68,52 @@ class Stale:
 
 
 class StaleLocks(list[Stale]):
-    """What was found; ``doubt`` says why places in the queue could not be judged, usually none."""
+    """The stale locks; ``inconclusive`` says why some could not be judged, usually ""."""
 
-    doubt: str = ""
+    inconclusive: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Whom the locks were taken from, and those whose worker is silent but may yet renew.
+    """The result of ``sweep``.
 
-    ``doubt`` says why places in the queue were left that may have lost their message; usually none.
-    ``trimmed`` entries of the store, which nobody needed any more, were cleared up as well.
+    ``freed`` lost their lock; the workers of ``skipped`` do not answer, but may still renew.
+    ``inconclusive`` says why reservations were left that may have lost their message, usually "".
+    ``trimmed`` entries of the store, which nobody needed any more, were removed as well.
     ``jobs`` says what happens to the jobs of dead workers (``jobs.py``).
     """
 
     freed: tuple[Stale, ...]
-    spared: tuple[Stale, ...]
-    doubt: str = ""
+    skipped: tuple[Stale, ...]
+    inconclusive: str = ""
     trimmed: int = 0
     jobs: tuple[Job, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "freed": [one.as_dict() for one in self.freed],
-            "spared": [one.as_dict() for one in self.spared],
-            "doubt": self.doubt,
+            "freed": [lock.as_dict() for lock in self.freed],
+            "spared": [lock.as_dict() for lock in self.skipped],
+            "doubt": self.inconclusive,
             "trimmed": self.trimmed,
             "jobs": [job.as_dict() for job in self.jobs],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """Who takes many times as long as usual; read once, not for every lock."""
+class SlowHolds:
+    """Which holds take many times as long as usual; read once, not for every lock."""
 
     times: float = 0.0
     usual: Mapping[str, Usual] = field(default_factory=dict)
 
-    def look(self, holder: Holder, held_for: float) -> Usual | None:
-        """What is usual, if this holder is far beyond it; one past hold does not make a habit."""
+    def exceeded(self, holder: Holder, held_for: float) -> Usual | None:
+        """Return the usual duration if this hold is far beyond it; one past hold is too few."""
         known = self.usual.get(holder.task or "") if is_at_work(holder) else None
         is_slow = known and known.holds > 1 and held_for > self.times * known.held_for
         return known if is_slow else None
 
 
-NOT_SLOW = Slow()
+_ANY_DURATION = SlowHolds()
 
 
 def stale(
@@ -125,65 +125,75 @@ def stale(
     queued_for: float = QUEUED_FOR,
     times_usual: float | None = TIMES_USUAL,
 ) -> StaleLocks:
-    """Held by a worker nobody answers for, or that does not run it, or not renewed, or for long.
+    """Find locks whose worker does not answer, run the task or renew, or that are held for long.
 
     Long is ``older_than`` seconds, or ``times_usual`` × what the task's holds usually take (None:
-    no matter). Or by a message that is nowhere, though published ``queued_for`` seconds ago.
-    Without an app only the renewals are looked at. A worker that does not answer is asked again.
+    any duration). Also find locks of messages that were published ``queued_for`` seconds ago and
+    are lost. Without an app only the renewals count. A worker that does not answer is asked twice.
     """
-    slow = Slow(times_usual, usual(locks)) if times_usual is not None else NOT_SLOW
-    roll, found = _look(locks, app, older_than, timeout, slow)
-    unasked = f"Nobody knows which workers live: {roll.trouble}." if roll and roll.trouble else ""
-    purged, doubt = _purged(locks, app, queued_for, timeout, older_than)
-    known = {(one.name, one.holder.token) for one in purged}
-    others = [one for one in found if (one.name, one.holder.token) not in known]
+    slow = SlowHolds(times_usual, usual(locks)) if times_usual is not None else _ANY_DURATION
+    report, found = _find_suspects(locks, app, older_than, timeout, slow)
+    trouble = (
+        f"{_UNKNOWN_WORKERS.capitalize()}: {report.trouble}." if report and report.trouble else ""
+    )
+    purged, inconclusive = _without_message(locks, app, queued_for, timeout, older_than)
+    known = {(lock.name, lock.holder.token) for lock in purged}
+    others = [lock for lock in found if (lock.name, lock.holder.token) not in known]
     answer = StaleLocks(others + purged)
-    answer.doubt = f"{unasked} {doubt}".strip()
+    answer.inconclusive = f"{trouble} {inconclusive}".strip()
     return answer
 
 
-def _look(
-    locks: Locks, app: Any, older_than: float | None, timeout: float, slow: Slow = NOT_SLOW
+def _find_suspects(
+    locks: Locks,
+    app: Any,
+    older_than: float | None,
+    timeout: float,
+    slow: SlowHolds = _ANY_DURATION,
 ) -> tuple[ActiveReport | None, list[Stale]]:
-    roll = inspect_active(app, timeout=timeout) if app is not None else None
-    found = list(_suspects(locks, roll, older_than, slow))
-    silent = {one.holder.worker for one in found if one.liveness.verdict in ("silent", "gone")}
-    if roll is None or not silent:
-        return roll, found
-    again = roll.merged(inspect_active(app, [name for name in silent if name], timeout))
-    seconds = (_second_look(locks, old, again, older_than, slow) for old in found)
-    return again, [one for one in seconds if one]
+    report = inspect_active(app, timeout=timeout) if app is not None else None
+    found = list(_suspects(locks, report, older_than, slow))
+    silent = {lock.holder.worker for lock in found if lock.liveness.verdict in ("silent", "gone")}
+    if report is None or not silent:
+        return report, found
+    report = report.merged(inspect_active(app, [name for name in silent if name], timeout))
+    checked = (_check_again(locks, old, report, older_than, slow) for old in found)
+    return report, [lock for lock in checked if lock]
 
 
 def _suspects(
-    locks: Locks, roll: ActiveReport | None, older_than: float | None, slow: Slow
+    locks: Locks, report: ActiveReport | None, older_than: float | None, slow: SlowHolds
 ) -> Iterator[Stale]:
     for lock in list_locks(locks):
         for holder in lock.holders:
-            if one := _suspect(lock, holder, roll, older_than, slow):
-                yield one
+            if suspect := _suspect(lock, holder, report, older_than, slow):
+                yield suspect
 
 
 def _suspect(
-    lock: LockInfo, holder: Holder, roll: ActiveReport | None, older_than: float | None, slow: Slow
+    lock: LockInfo,
+    holder: Holder,
+    report: ActiveReport | None,
+    older_than: float | None,
+    slow: SlowHolds,
 ) -> Stale | None:
-    liveness = judge(holder, lock.as_of, roll)
+    liveness = judge(holder, lock.as_of, report)
     held_for = lock.as_of - holder.acquired_at
-    is_old = older_than is not None and held_for > older_than
-    beyond = slow.look(holder, held_for)
-    if liveness.verdict in SUSPECT or is_old or beyond:
-        return Stale(lock.name, liveness, held_for, is_old, beyond)
+    is_old = _is_old(held_for, older_than)
+    exceeded = slow.exceeded(holder, held_for)
+    if liveness.verdict in SUSPECT or is_old or exceeded:
+        return Stale(lock.name, liveness, held_for, is_old, exceeded)
     return None
 
 
-def _second_look(
-    locks: Locks, old: Stale, roll: ActiveReport, older_than: float | None, slow: Slow
+def _check_again(
+    locks: Locks, old: Stale, report: ActiveReport, older_than: float | None, slow: SlowHolds
 ) -> Stale | None:
-    """The same holder as it is now; None if it has given the lock back, or is well."""
+    """Judge the same holder as it is now; None if it released the lock, or is alive."""
     lock = locks.info(old.name)
     for holder in lock.holders if lock else ():
         if lock and holder.token == old.holder.token:
-            return _suspect(lock, holder, roll, older_than, slow)
+            return _suspect(lock, holder, report, older_than, slow)
     return None
 
 
@@ -198,98 +208,60 @@ def sweep(
     queued_for: float = QUEUED_FOR,
     restore: bool = False,
 ) -> Swept:
-    """Free the locks of workers that are gone, and of messages that are nowhere; trim the store.
+    """Release the locks of dead workers and of lost messages, and trim the store.
 
-    Gone is who did not answer twice and whose renewal is overdue. ``wait`` so many seconds for the
-    latter where only the former is certain. What else a dead worker held lapses by itself.
-    Messages are looked for from ``queued_for`` seconds after they took their place. With
+    A worker is dead if it does not answer twice and its renewal is overdue. ``wait`` is how many
+    seconds to wait for the second where only the first is true. Other locks of a dead worker lapse
+    by themselves. Messages are searched from ``queued_for`` seconds after their publish on. With
     ``restore`` the unacknowledged messages of dead workers are put back into their queues, under
-    the conditions that ``jobs.py`` names (Redis brokers only).
+    the conditions in ``jobs.py`` (Redis brokers only).
     """
     ends = time.monotonic() + wait
     while True:
         found = _of_silent_workers(locks, app, timeout)
-        gone = [one for one in found if one.liveness.verdict == "gone"]
-        spared = [one for one in found if one.liveness.verdict != "gone"]
-        if not spared or time.monotonic() >= ends:
+        gone = [lock for lock in found if lock.liveness.verdict == "gone"]
+        skipped = [lock for lock in found if lock.liveness.verdict != "gone"]
+        if not skipped or time.monotonic() >= ends:
             break
         time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
-    # At once: to look through the queues takes its time, and who is gone may come back in it.
-    freed = [one for one in gone if dry_run or _free(locks, one, by)]
-    purged, doubt = _purged(locks, app, queued_for, timeout)
-    freed += [one for one in purged if dry_run or _free(locks, one, by)]
+    # Now, before the queues are searched: that takes time, in which a worker may come back.
+    freed = [lock for lock in gone if dry_run or _release(locks, lock, by)]
+    purged, inconclusive = _without_message(locks, app, queued_for, timeout)
+    freed += [lock for lock in purged if dry_run or _release(locks, lock, by)]
     trimmed = trim(locks, dry_run=dry_run)
-    dead = [one.holder for one in freed if one.liveness.verdict == "gone"]
+    dead = [lock.holder for lock in freed if lock.liveness.verdict == "gone"]
     jobs, why_not = JobSearch(app, timeout, restore, dry_run).jobs(locks, dead)
-    doubt = f"{doubt} {why_not}".strip()
-    return Swept(tuple(freed), tuple(spared), doubt, trimmed, tuple(jobs))
+    inconclusive = f"{inconclusive} {why_not}".strip()
+    return Swept(tuple(freed), tuple(skipped), inconclusive, trimmed, tuple(jobs))
 
 
 def _of_silent_workers(locks: Locks, app: Any, timeout: float) -> list[Stale]:
-    roll, found = _look(locks, app, None, timeout)
-    if roll and roll.trouble:
-        raise LockUnavailable(f"nobody knows which workers live: {roll.trouble}")
-    return [one for one in found if one.liveness.verdict in ("silent", "gone")]
+    report, found = _find_suspects(locks, app, None, timeout)
+    if report and report.trouble:
+        raise LockUnavailable(f"{_UNKNOWN_WORKERS}: {report.trouble}")
+    return [lock for lock in found if lock.liveness.verdict in ("silent", "gone")]
 
 
-def _free(locks: Locks, one: Stale, by: str) -> bool:
-    """Unless it was renewed since it was judged."""
-    judged = (one.holder.token, one.holder.expires_at)
-    if judged not in [(holder.token, holder.expires_at) for holder in locks.holders(one.name)]:
+def _release(locks: Locks, lock: Stale, by: str) -> bool:
+    """Release the lock unless it was renewed since it was judged."""
+    judged, now = lock.holder, find_holders(locks, lock.name, lock.holder.token)
+    if judged.expires_at not in [holder.expires_at for holder in now]:
         return False
-    reason = f"swept: {one.liveness.sentence}"
-    return bool(force_release(locks, one.name, one.holder.token, reason=reason, by=by))
+    reason = f"swept: {lock.liveness.sentence}"
+    return bool(force_release(locks, lock.name, judged.token, reason=reason, by=by))
 
 
-def _purged(
+def _without_message(
     locks: Locks, app: Any, queued_for: float, timeout: float, older_than: float | None = None
 ) -> tuple[list[Stale], str]:
-    """Places in the queue whose message is nowhere, and why others could not be judged."""
-    if app is None:
-        return [], ""
-    waiting, at_work = _places(locks, queued_for)
-    suspects = [one for one in waiting if one[1].task_id not in at_work]
-    answer = find_lost_messages(app, [holder for _, holder in suspects], timeout)
-    lost = [
-        _lost(lock, holder, older_than)
-        for lock, holder in suspects
-        if holder.task_id in answer.task_ids
+    lost, inconclusive = find_lost_reservations(locks, app, queued_for, timeout)
+    found = [
+        Stale(lock.name, without_message(holder), held_for, _is_old(held_for, older_than))
+        for lock, holder in lost
+        for held_for in [lock.as_of - holder.acquired_at]
     ]
-    if not answer.trouble:
-        return lost, ""
-    left = f"Locks of queued messages that were left alone: {len(suspects) - len(lost)}"
-    return lost, f"{left}. The reason: {answer.trouble}."
+    return found, inconclusive
 
 
-def _places(
-    locks: Locks, queued_for: float
-) -> tuple[list[tuple[LockInfo, Holder]], Collection[str | None]]:
-    """The places that are old enough, and the ids of tasks that run or stand in line.
-
-    A task that stands in line for its lock has begun, and yet keeps its place until it has it.
-    """
-    places: list[tuple[LockInfo, Holder]] = []
-    at_work: set[str | None] = set()
-    for lock in list_locks(locks):
-        at_work.update(waiter.task_id for waiter in lock.waiters)
-        for holder in lock.holders:
-            if not holder.is_queued:
-                at_work.add(holder.task_id)
-            elif lock.as_of - _sent_at(holder) >= queued_for:
-                places.append((lock, holder))
-    return places, at_work
-
-
-def _sent_at(holder: Holder) -> float:
-    """About when its message was published.
-
-    One that took another's place has its ``acquired_at``, but a time of its own. Of a retry the
-    time is not kept; its message is sent before the place is taken, so it may be of any age.
-    """
-    return last_renewed(holder) if holder.retries < 0 else holder.acquired_at
-
-
-def _lost(lock: LockInfo, holder: Holder, older_than: float | None) -> Stale:
-    held_for = lock.as_of - holder.acquired_at
-    is_old = older_than is not None and held_for > older_than
-    return Stale(lock.name, without_message(holder), held_for, is_old)
+def _is_old(held_for: float, older_than: float | None) -> bool:
+    return older_than is not None and held_for > older_than

@@ -1,10 +1,10 @@
 """The command line: ``celery -A proj locks …``, or without an app ``celery-locks --url …``.
 
-Exit codes: 0 done; 1 the lock is not there, nothing matched, it was refused, or ``check`` found
-something; 2 wrong input, said in a sentence; 3 the lock server or the broker gives no answer.
+Exit codes: 0 success; 1 there is no such lock, nothing matched, the operator declined, or ``check``
+found a problem; 2 wrong input, with a sentence; 3 the lock server or the broker does not answer.
 
-Celery loads this with every ``celery`` command, so the commands themselves (``commands.py``) are
-loaded when first asked for.
+Celery loads this module with every ``celery`` command, so the commands themselves
+(``commands.py``) are loaded on first use.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import click
 
-from celery_locks.integration import control as remote
+from celery_locks.integration import control
 
-remote.register()  # `celery inspect locks` needs to know the command in its own process too
+control.register()  # `celery inspect locks` has to know the command in its own process too
 
 FOUND_NOTHING, WRONG_INPUT, UNAVAILABLE = 1, 2, 3
 
 
 class Commands(click.Group):
-    """The commands, loaded when needed; an error of ours becomes a sentence and an exit code."""
+    """The commands, loaded when needed; a ``LockError`` becomes a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._all())
@@ -47,15 +47,15 @@ class Commands(click.Group):
 
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 nothing there, refused, or check found something; 2 wrong input; "
-    "3 the lock server or the broker gives no answer."
+    "Exit codes: 0 success; 1 nothing found, declined, or check found a problem; 2 wrong input; "
+    "3 the lock server or the broker does not answer."
 )
 
 
 @click.group(cls=Commands, epilog=_EPILOG)
 @click.pass_context
 def locks(ctx: click.Context) -> None:
-    """See who holds which lock, and free one that is stuck."""
+    """Show who holds which lock, and release locks that are stuck."""
     from celery_locks.cli.context import Context
 
     ctx.obj = Context.of_app(ctx.obj.app)
@@ -67,16 +67,19 @@ def locks(ctx: click.Context) -> None:
     "--url",
     envvar="CELERY_LOCKS_URL",
     required=True,
-    help="The lock server; or set CELERY_LOCKS_URL, which shows a password to nobody.",
+    help="URL of the lock server. Set CELERY_LOCKS_URL instead if it contains a password: other "
+    "users of this machine can see the arguments of a command.",
 )
-@click.option("--prefix", envvar="CELERY_LOCKS_PREFIX", help="As in locks_prefix.")
-@click.option("--shards", type=click.IntRange(1), help="As in locks_shards.")
+@click.option(
+    "--prefix", envvar="CELERY_LOCKS_PREFIX", help="The value of locks_prefix, if it is set."
+)
+@click.option("--shards", type=click.IntRange(1), help="The value of locks_shards, if it is set.")
 @click.version_option(package_name="celery-locks")
 @click.pass_context
 def main(ctx: click.Context, url: str, prefix: str | None, shards: int | None) -> None:
-    """See who holds which lock, and free one that is stuck; without a Celery app.
+    """Show who holds which lock, and release locks that are stuck, without a Celery app.
 
-    Whether a worker lives, only Celery can say: for that use `celery -A proj locks`.
+    Only Celery knows whether a worker is alive; for that use `celery -A proj locks`.
     """
     from celery_locks.cli.context import Context
 

@@ -1,4 +1,4 @@
-"""The commands about work that is marked as done."""
+"""The commands for work that is marked as done."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from celery_locks.cli.render import table
 
 @click.group()
 def once() -> None:
-    """List work that is marked as done, and reset it.
+    """List work that is marked as done, or reset it.
 
-    That is work of tasks with once=, and of functions with @idempotent.
+    Tasks with once= and functions with @idempotent mark their work as done.
     """
 
 
@@ -37,10 +37,10 @@ def list_done(context: Context, as_json: bool) -> None:
         return
     found = False
     cells = (
-        (work.key, work.state, f"{work.size} B", f"{work.lapses_in:.0f} s")
+        (work.key, work.state, f"{work.size} B", admin.format_duration(work.lapses_in))
         for work in admin.list_done(context.locks)
     )
-    for line in table(("KEY", "STATE", "RESULT", "FORGOTTEN IN"), cells):
+    for line in table(("KEY", "STATE", "RESULT", "EXPIRES IN"), cells):
         echo(line)
         found = True
     if not found:
@@ -54,11 +54,11 @@ def list_done(context: Context, as_json: bool) -> None:
 @json_option
 @pass_context
 def reset_done(context: Context, key: str, reason: str, by: str, as_json: bool) -> None:
-    """Let the work for a key be done again."""
+    """Allow the work for a key to run again."""
     was_marked = admin.reset_done(context.locks, key, reason=reason, by=by)
     if as_json:
         echo_json({"key": key, "reset": was_marked})
     elif was_marked:
-        echo(f"The work for {key!r} may be done again.")
+        echo(f"The work for {key!r} may run again.")
     if not was_marked:
         exit_with(FOUND_NOTHING, "" if as_json else f"No work is marked as done for {key!r}.")

@@ -1,4 +1,4 @@
-"""What a command works with: the locks, and the app if there is one."""
+"""What commands share: the locks, the app if there is one, and how they write and exit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 
 import click
 
-from celery_locks.core.locks import Layout, Locks
+from celery_locks.admin.access import Locks
 from celery_locks.text import printable
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """The locks, and the Celery app if there is one."""
+
     locks: Locks
     app: Any = None
 
@@ -24,23 +26,20 @@ class Context:
 
     @classmethod
     def of_url(cls, url: str, prefix: str | None, shards: int | None) -> Context:
-        layout: Layout = {}
-        if prefix is not None:
-            layout["prefix"] = prefix
-        if shards is not None:
-            layout["shards"] = shards
-        return cls(Locks.from_url(url, **layout))
+        layout = {"prefix": prefix, "shards": shards}
+        given: Any = {name: value for name, value in layout.items() if value is not None}
+        return cls(Locks.from_url(url, **given))
 
     def close(self) -> None:
         self.locks.close()
 
 
 pass_context = click.make_pass_decorator(Context)
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def echo(sentence: str) -> None:
-    """One line, whatever is in it."""
+    """Print one line; escape control characters."""
     click.echo(printable(sentence))
 
 
@@ -49,7 +48,7 @@ def echo_json(value: Any) -> None:
 
 
 def echo_json_list(values: Iterable[Any]) -> None:
-    """An array, written as it comes."""
+    """Print an array item by item, as it is read."""
     click.echo("[", nl=False)
     before = "\n"
     for value in values:

@@ -1,4 +1,4 @@
-"""``metrics``: answer to Prometheus, from a process of its own or once on the terminal."""
+"""``metrics``: serve Prometheus from a process of its own, or print the metrics once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PORT = 9187
 
 @click.command("metrics")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 for any interface.")
-@click.option("--once", is_flag=True, help="Write them to the terminal instead, and end.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 for all interfaces.")
+@click.option("--once", is_flag=True, help="Print the metrics and exit.")
 @pass_context
 def metrics(context: Context, port: int, host: str, once: bool) -> None:
     """Serve the metrics to Prometheus.
 
-    At http://HOST:PORT/metrics, of all processes together. Counts are there of processes that
-    called celery_locks.metrics.install(app).
+    They are at http://HOST:PORT/metrics, summed over all processes that call
+    celery_locks.metrics.install(app).
     """
     try:
         from celery_locks.metrics import collector

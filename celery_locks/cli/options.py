@@ -1,4 +1,4 @@
-"""Options that several commands have, and the types that refuse what click would let through."""
+"""Options that several commands share, and types that are stricter than those of click."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any, get_args
 
 import click
 
-from celery_locks.admin import QUEUED_FOR, LockState
-from celery_locks.integration.worker_inspection import PATIENCE
+from celery_locks.admin import PATIENCE, QUEUED_FOR, LockState
 
-# Thirty years of seconds, and well within what a clock can wait.
+# Thirty years in seconds; the clock of the system can wait that long.
 _MOST = 1e9
 
 
 class Number(click.FloatRange):
-    """A number, of seconds mostly: no nan, and nothing beyond what a clock can wait for."""
+    """A number, usually of seconds: not nan, and not larger than ``_MOST``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -24,12 +23,12 @@ class Number(click.FloatRange):
         if math.isnan(number):
             self.fail("nan is not a number of seconds.", param, ctx)
         if number > _MOST:
-            self.fail(f"{number:g} is too large; {_MOST:,.0f} is the most.", param, ctx)
+            self.fail(f"{number:g} is too large; the maximum is {_MOST:,.0f}.", param, ctx)
         return number
 
 
 class Grace(Number):
-    """Seconds; None, which stands for the default, if the option has no value."""
+    """Seconds; None, which means the default, if the option has no value."""
 
     DEFAULT = "default"
 
@@ -40,7 +39,7 @@ class Grace(Number):
 
 
 class Text(click.types.StringParamType):
-    """One that can be written down: bytes that are not UTF-8 come from the shell as surrogates."""
+    """Text that can be stored: bytes that are not UTF-8 come from the shell as surrogates."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -56,18 +55,24 @@ timeout_option = click.option(
     type=Number(0.1),
     default=PATIENCE,
     show_default=True,
-    help="Seconds that workers have to answer.",
+    help="Seconds to wait for the answers of workers.",
 )
 queued_for_option = click.option(
     "--queued-for",
     type=Number(0),
     default=QUEUED_FOR,
     show_default=True,
-    help="Look for the message of a queued lock from this many seconds after its publish on.",
+    help="Search for the message of a queued lock only if it was published at least this many "
+    "seconds ago.",
 )
-reason_option = click.option("--reason", type=Text(), default="", help="Why, for the record.")
+reason_option = click.option(
+    "--reason", type=Text(), default="", help="The reason, for the history."
+)
 by_option = click.option(
-    "--by", type=Text(), default="", help="Who you are, for the record; by default your user name."
+    "--by",
+    type=Text(),
+    default="",
+    help="Your name, for the history; by default your user name and host.",
 )
 
 
@@ -76,8 +81,8 @@ def filter_options(command: Any) -> Any:
         click.option(
             "--state",
             type=click.Choice(get_args(LockState)),
-            help="held: a task or process works under it; waiting: somebody waits for it; queued: "
-            "a message holds it that no worker has begun.",
+            help="held: a running task or process holds it; waiting: somebody waits for it; "
+            "queued: a message holds it that no worker has started.",
         ),
         click.option("--worker", help="Held or waited for by this worker."),
         click.option("--task", help="Held or waited for by this task (a glob)."),

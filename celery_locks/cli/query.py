@@ -1,4 +1,4 @@
-"""The commands that only look: each asks ``admin`` and writes down the answer; no rules here."""
+"""The commands that change nothing: each calls ``admin`` and prints the answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from celery_locks.types import LockInfo
 @click.command("list")
 @filter_options
 @click.option(
-    "--sort", type=click.Choice(list(admin.SORTS)), help="By default in the order of the server."
+    "--sort", type=click.Choice(list(admin.SORTS)), help="By default the order of the server."
 )
-@click.option("--limit", type=click.IntRange(1))
+@click.option("--limit", type=click.IntRange(1), help="Show at most this many locks.")
 @json_option
 @pass_context
 def list_(
@@ -59,7 +59,7 @@ def _none_found(context: Context, filters: dict[str, Any]) -> str:
     count = sum(1 for _ in admin.list_locks(context.locks)) if any(filters.values()) else 0
     if not count:
         return "No locks."
-    return "The only lock does not match." if count == 1 else f"None of the {count} locks matches."
+    return "The only lock does not match." if count == 1 else f"None of the {count} locks match."
 
 
 @click.command()
@@ -67,7 +67,10 @@ def _none_found(context: Context, filters: dict[str, Any]) -> str:
 @json_option
 @pass_context
 def info(context: Context, name: str, as_json: bool) -> None:
-    """Show one lock: its holders, whether they live, its waiters."""
+    """Show the holders and waiters of one lock.
+
+    With an app it also says whether the holders are alive.
+    """
     detail = admin.info(context.locks, name, context.app)
     if as_json:
         echo_json(detail.as_dict() if detail else None)
@@ -88,10 +91,10 @@ def info(context: Context, name: str, as_json: bool) -> None:
 @json_option
 @pass_context
 def why(context: Context, subject: str, as_json: bool) -> None:
-    """Say why a task does not run, or who has a lock.
+    """Explain why a task does not run, or who has a lock.
 
-    In sentences: who holds it, since when, alive or not, and who waits; of a task that was skipped
-    also which lock was held, and by whom.
+    The answer says who holds the lock, since when, whether the holder is alive and who waits. For a
+    task that was skipped it also says which lock was held, and by whom.
     """
     answer = admin.why(context.locks, subject, context.app)
     if as_json:
@@ -105,14 +108,14 @@ def why(context: Context, subject: str, as_json: bool) -> None:
 
 @click.command()
 @click.option(
-    "--older-than", type=Number(0), help="Also those held for more than this many seconds."
+    "--older-than", type=Number(0), help="Include locks held for more than this many seconds."
 )
 @click.option(
     "--times-usual",
     type=Number(1),
     default=TIMES_USUAL,
     show_default=True,
-    help="Also those held for this many times as long as their task usually takes.",
+    help="Include locks held this many times as long as their task usually takes.",
 )
 @queued_for_option
 @timeout_option
@@ -123,65 +126,75 @@ def stale(
 ) -> None:
     """List locks whose holder may be dead or stuck.
 
-    That is: its worker does not answer, does not run the task, or does not renew the lock. Also
-    locks that are held for far longer than usual, and those that a message holds from its publish
-    on, when it is nowhere any more.
+    Its worker does not answer, does not run the task, or does not renew the lock. The list includes
+    locks that are held for much longer than usual, and locks of queued messages that are lost.
     """
     found = admin.stale(context.locks, context.app, older_than, timeout, **limits)
     if as_json:
-        echo_json_list(one.as_dict() for one in found)
-        if found.doubt:
-            click.echo(found.doubt, err=True)
+        echo_json_list(lock.as_dict() for lock in found)
+        if found.inconclusive:
+            click.echo(found.inconclusive, err=True)
         return
-    for one in found:
-        echo(f"{one.name}: held by {one.holder}. {one.sentence}")
-    if found.doubt:
-        echo(found.doubt)
+    for lock in found:
+        echo(f"{lock.name}: held by {lock.holder}. {lock.sentence}")
+    if found.inconclusive:
+        echo(found.inconclusive)
     elif not found:
         echo("No stale locks.")
 
 
 @click.command("top")
 @filter_options
-@click.option("--every", type=Number(0.1), default=1.0, show_default=True)
-@click.option("--times", type=click.IntRange(1), help="End after showing them this many times.")
+@click.option(
+    "--every", type=Number(0.1), default=1.0, show_default=True, help="Seconds between updates."
+)
+@click.option("--times", type=click.IntRange(1), help="Exit after this many updates.")
 @json_option
 @pass_context
 def top_(
     context: Context, /, every: float, times: int | None, as_json: bool, **filters: Any
 ) -> None:
-    """Watch the locks, the longest held first; Ctrl-C ends it."""
+    """Watch the locks, the longest held first; Ctrl-C exits."""
     top.run(lambda limit: top.look(context.locks, limit, **filters), every, times, as_json)
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--acts", "only_acts", is_flag=True, help="Only what operators did.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Show at most this many entries.",
+)
+@click.option("--acts", "only_actions", is_flag=True, help="Show only what operators did.")
 @json_option
 @pass_context
-def history(context: Context, name: str | None, limit: int, only_acts: bool, as_json: bool) -> None:
+def history(
+    context: Context, name: str | None, limit: int, only_actions: bool, as_json: bool
+) -> None:
     """Show what operators did, and which holds ended.
 
-    Of one lock or of any: when, who, why. Holds of a second or more; about 1000 of each are kept.
+    Without NAME it covers all locks. About 1000 actions and 1000 holds of a second or more are kept
+    per shard.
     """
-    acts = admin.history(context.locks, name, limit=limit, only_acts=only_acts)
+    entries = admin.history(context.locks, name, limit=limit, only_actions=only_actions)
     if as_json:
-        echo_json_list(act.as_dict() for act in acts)
+        echo_json_list(entry.as_dict() for entry in entries)
         return
-    for act in acts:
-        echo(admin.describe_entry(act))
-    if not acts:
-        echo("Nothing was done by hand." if only_acts else "Nothing is on record.")
+    for entry in entries:
+        echo(admin.describe_entry(entry))
+    if not entries:
+        echo("No operator has done anything." if only_actions else "The history is empty.")
 
 
 @click.command()
 @json_option
 @pass_context
 def check(context: Context, as_json: bool) -> None:
-    """Look for mistakes in the setup.
+    """Check the setup for mistakes.
 
-    Of the lock server and, with an app, of its settings and tasks.
+    It checks the lock server and, with an app, the broker, the settings and the tasks.
     """
     if context.app is None:
         found = admin.check_server(context.locks)
@@ -195,4 +208,4 @@ def check(context: Context, as_json: bool) -> None:
     if any(finding.level != "note" for finding in found):
         exit_with(FOUND_NOTHING)
     if not as_json:
-        echo("Nothing is wrong.")
+        echo("No problems found.")

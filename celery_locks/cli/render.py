@@ -1,21 +1,21 @@
-"""Values as text for people: no colour needed, and no name can do anything to a terminal."""
+"""Values as text for people, without colour; control characters in names are escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from celery_locks.admin.explain import format_duration
+from celery_locks.admin import format_count, format_duration
 from celery_locks.text import printable
 from celery_locks.types import Holder, LockInfo
 
 _CHUNK = 200
-_WIDEST = 120  # one very long name must not push all columns off the screen
+_WIDEST = 120  # a very long name must not push all columns off the screen
 HEADS = ("LOCK", "HOLDER", "WORKER", "PID", "HELD FOR", "LAPSES IN", "WAITING")
 
 
 def rows(locks: Iterable[LockInfo]) -> Iterator[tuple[str, ...]]:
-    """One for each holder; for a lock that is only waited for, one."""
+    """Yield a row for each holder, and one for a lock that has only waiters."""
     for lock in locks:
         waiting = str(len(lock.waiters) or "-")
         for holder in lock.holders:
@@ -40,7 +40,7 @@ def _holder(holder: Holder, as_of: float) -> tuple[str, ...]:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Lines with columns aligned over some hundred rows at a time, so that a long list flows."""
+    """Yield lines, aligned over some hundred rows at a time so that a long list starts at once."""
     source = iter(rows)
     first = True
     while chunk := [tuple(printable(cell) for cell in row) for row in islice(source, _CHUNK)]:
@@ -54,9 +54,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def fit(rows: Sequence[Sequence[str]], width: int, gap: int) -> list[tuple[str, ...]]:
-    """The table (heads first) for a narrow terminal: the lock's name stays, columns go.
+    """Fit a table (heads first) to a narrow terminal: drop columns, but keep the lock's name.
 
-    ``gap`` is what each column takes besides its text. The holder is shortened last.
+    ``gap`` is the space between columns. The holder is shortened last.
     """
     table = [tuple(printable(cell) for cell in row) for row in rows]
     for head in ("PID", "LAPSES IN", "WORKER"):
@@ -78,7 +78,7 @@ def _shortened(text: str, room: int) -> str:
 
 
 def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
-    """One lock in full; ``sentences`` say for each holder whether it lives."""
+    """Yield the details of one lock; ``sentences`` say for each holder whether it is alive."""
     held = f"{len(lock.holders)} of {lock.limit} held"
     yield f"lock     {lock.name}"
     yield f"state    {held}, {len(lock.waiters)} waiting"
@@ -88,8 +88,8 @@ def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
         yield (
             f"  held for {format_duration(lock.as_of - holder.acquired_at)}, "
             f"lapses in {format_duration(holder.expires_at - lock.as_of)} unless renewed "
-            f"(ttl {holder.ttl:g} s, renewed about {holder.renewals} times)"
+            f"(ttl {holder.ttl:g} s, about {format_count(holder.renewals, 'renewal')})"
         )
         yield f"  {sentence}"
-    for place, waiter in enumerate(lock.waiters, 1):
-        yield f"waiter {place} {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"
+    for position, waiter in enumerate(lock.waiters, 1):
+        yield f"waiter {position} {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"

@@ -1,4 +1,4 @@
-"""``top``: the locks that have been held longest, again and again; with rich where it is."""
+"""``top``: the locks that have been held longest, updated all the time; with rich if installed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any
 import click
 
 from celery_locks import admin
+from celery_locks.admin.access import Locks
 from celery_locks.cli.render import HEADS, fit, rows, table
-from celery_locks.core.locks import Locks
 from celery_locks.types import LockInfo
 
-Show = Callable[[Any, float, int | None], None]
+Read = Callable[[], tuple[int, list[LockInfo]]]
+Show = Callable[[Read, float, int | None], None]
 
 
 def look(locks: Locks, limit: int, **filters: Any) -> tuple[int, list[LockInfo]]:
-    """How many locks there are, and those that were taken first."""
+    """Return the number of locks, and those that have been held longest."""
     count = 0
 
     def counted() -> Iterator[LockInfo]:
@@ -40,24 +41,28 @@ def _age(lock: LockInfo) -> float:
 
 
 def run(
-    see: Callable[[int], tuple[int, list[LockInfo]]], every: float, times: int | None, as_json: bool
+    read: Callable[[int], tuple[int, list[LockInfo]]],
+    every: float,
+    times: int | None,
+    as_json: bool,
 ) -> None:
+    """Show the locks until Ctrl-C, or ``times`` times."""
     is_screen = sys.stdout.isatty() and not as_json
     height = max(5, shutil.get_terminal_size().lines - 4) if is_screen else 50
-    show = _shown(is_screen, as_json)
+    show = _output(is_screen, as_json)
     try:
-        show(lambda: see(height), every, times)
+        show(lambda: read(height), every, times)
     except KeyboardInterrupt:
-        pass  # how one leaves it
+        pass  # the usual way to exit
 
 
-def _shown(is_screen: bool, as_json: bool) -> Show:
+def _output(is_screen: bool, as_json: bool) -> Show:
     if as_json:
-        return _json
-    return _screen() if is_screen else _lines
+        return _show_json
+    return _screen() if is_screen else _show_lines
 
 
-def _turns(every: float, times: int | None) -> Iterator[None]:
+def _updates(every: float, times: int | None) -> Iterator[None]:
     done = 0
     while times is None or done < times:
         if done:
@@ -67,25 +72,26 @@ def _turns(every: float, times: int | None) -> Iterator[None]:
 
 
 def _head(count: int) -> str:
-    locks = "1 lock" if count == 1 else f"{count} locks"
-    return f"{locks} at {datetime.now():%H:%M:%S}, the longest held first"
+    return (
+        f"{admin.format_count(count, 'lock')} at {datetime.now():%H:%M:%S}, the longest held first"
+    )
 
 
-def _json(see: Any, every: float, times: int | None) -> None:
-    """One array a line."""
-    for _ in _turns(every, times):
-        click.echo(json.dumps([lock.as_dict() for lock in see()[1]]))
+def _show_json(read: Read, every: float, times: int | None) -> None:
+    """Print one array per line."""
+    for _ in _updates(every, times):
+        click.echo(json.dumps([lock.as_dict() for lock in read()[1]]))
 
 
-def _lines(see: Any, every: float, times: int | None) -> None:
-    for _ in _turns(every, times):
-        count, found = see()
+def _show_lines(read: Read, every: float, times: int | None) -> None:
+    for _ in _updates(every, times):
+        count, found = read()
         click.echo("\n".join([_head(count), *table(HEADS, rows(found)), ""]))
 
 
-def _plain_screen(see: Any, every: float, times: int | None) -> None:
-    for _ in _turns(every, times):
-        count, found = see()
+def _show_plain_screen(read: Read, every: float, times: int | None) -> None:
+    for _ in _updates(every, times):
+        count, found = read()
         heads, *cells = _fitted(found, gap=2)
         click.echo("\x1b[H\x1b[2J" + "\n".join([_head(count), *table(heads, cells), ""]))
 
@@ -101,10 +107,10 @@ def _screen() -> Show:
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        return _plain_screen
+        return _show_plain_screen
 
-    def drawn(see: Any) -> Any:
-        count, found = see()
+    def draw(read: Read) -> Any:
+        count, found = read()
         heads, *cells = _fitted(found, gap=3)
         table = Table(title=_head(count), expand=True)
         for head in heads:
@@ -113,9 +119,9 @@ def _screen() -> Show:
             table.add_row(*map(Text, row))
         return table
 
-    def show(see: Any, every: float, times: int | None) -> None:
+    def show(read: Read, every: float, times: int | None) -> None:
         with Live(console=Console(), auto_refresh=False, screen=times is None) as live:
-            for _ in _turns(every, times):
-                live.update(drawn(see), refresh=True)
+            for _ in _updates(every, times):
+                live.update(draw(read), refresh=True)
 
     return show

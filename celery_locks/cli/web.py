@@ -1,4 +1,4 @@
-"""The command that serves the web surface; what only it needs is imported when it runs."""
+"""The command that serves the web page; its dependencies are imported when it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from celery_locks.loopback import is_loopback
 READ_KEYS, WRITE_KEYS = "CELERY_LOCKS_READ_KEYS", "CELERY_LOCKS_WRITE_KEYS"
 
 _PLAIN_HTTP = (
-    "Warning: the keys travel unencrypted over http, and this address can be reached from other "
-    "machines. Put a proxy with TLS in front (see --behind-proxy)."
+    "Warning: API keys are sent unencrypted over HTTP, and other machines can reach this address. "
+    "Put a proxy with TLS in front (see --behind-proxy)."
 )
 
 
@@ -38,20 +38,22 @@ class Network(click.types.StringParamType):
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=5557, show_default=True)
-@click.option("--open", "is_open", is_flag=True, help="No credentials; on this machine only.")
+@click.option(
+    "--open", "is_open", is_flag=True, help="Require no credentials; on this machine only."
+)
 @click.option(
     "--behind-proxy",
     "proxies",
     type=Network(),
     multiple=True,
-    help="Believe X-Forwarded-For of the proxy at this address (or network); may be repeated.",
+    help="Trust X-Forwarded-For from the proxy at this address (or network); may be repeated.",
 )
 @pass_context
 def web(context: Context, host: str, port: int, is_open: bool, proxies: tuple[str, ...]) -> None:
-    """Serve the page and the REST calls.
+    """Serve the web page and the REST API.
 
     API keys come from CELERY_LOCKS_READ_KEYS and CELERY_LOCKS_WRITE_KEYS, separated by commas.
-    A header that names the caller's address is ignored unless --behind-proxy says who sends it.
+    X-Forwarded-For is ignored unless it comes from a proxy that --behind-proxy names.
     """
     try:
         import uvicorn
@@ -60,17 +62,18 @@ def web(context: Context, host: str, port: int, is_open: bool, proxies: tuple[st
     except ImportError as error:
         exit_with(
             WRONG_INPUT,
-            "The web surface is not installed: pip install celery-locks[web] "
+            "The web page needs more packages: pip install celery-locks[web] "
             f"({error.name} is missing).",
         )
     read_keys, write_keys = _keys(READ_KEYS), _keys(WRITE_KEYS)
     if is_open and not is_loopback(host):
         exit_with(
-            WRONG_INPUT, f"--open is for this machine only, and {host} is not: use API keys there."
+            WRONG_INPUT,
+            f"--open serves this machine only, and {host} is not a loopback address: use API keys.",
         )
     if not is_open and not read_keys and not write_keys:
         exit_with(
-            WRONG_INPUT, f"Set {READ_KEYS} or {WRITE_KEYS}; or say --open, on this machine only."
+            WRONG_INPUT, f"Set {READ_KEYS} or {WRITE_KEYS}, or use --open on this machine only."
         )
     app = create_app(
         context.locks if context.app is None else context.app,
@@ -78,16 +81,16 @@ def web(context: Context, host: str, port: int, is_open: bool, proxies: tuple[st
         write_keys=write_keys,
         open_to_all=is_open,
     )
-    listening = _listening(host, port)
+    listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
-    echo(f"The locks are at http://{name}:{listening.getsockname()[1]}/ until Ctrl-C.")
+    echo(f"Serving at http://{name}:{listening.getsockname()[1]}/ (Ctrl-C stops it).")
     if not is_loopback(host) and not proxies:
         click.echo(_PLAIN_HTTP, err=True)
     config = uvicorn.Config(
         app,
         log_level="warning",
         server_header=False,
-        # uvicorn believes every caller on this machine by default, which is where we listen.
+        # By default uvicorn trusts every caller on this machine, which is where we listen.
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
     )
@@ -95,17 +98,17 @@ def web(context: Context, host: str, port: int, is_open: bool, proxies: tuple[st
     try:
         server.run([listening])
     except KeyboardInterrupt:
-        pass  # it has ended what it served; uvicorn raises it again for those around it
+        pass  # uvicorn has shut down, and raises it again for its callers
 
 
 def _keys(variable: str) -> list[str]:
     return [key.strip() for key in os.environ.get(variable, "").split(",") if key.strip()]
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Taken before the server starts, so that trouble is a sentence."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the socket before the server starts, so that an error becomes a sentence."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        exit_with(WRONG_INPUT, f"Nothing can be served at {host}, port {port}: {error}.")
+        exit_with(WRONG_INPUT, f"Cannot listen on {host}:{port}: {error}.")

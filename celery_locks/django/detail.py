@@ -97,7 +97,7 @@ def read_page(locks: Locks, name: str, app: Any) -> DetailPage:
 
 def read_history(locks: Locks, limit: int) -> tuple[HistoryRow, ...]:
     """Return what operators did, to any lock."""
-    return tuple(_history_row(e) for e in admin.history(locks, limit=limit, only_acts=True))
+    return tuple(_history_row(e) for e in admin.history(locks, limit=limit, only_actions=True))
 
 
 def holder_of(locks: Locks, name: str, token: str, app: Any = None) -> HolderBox | None:

@@ -2,19 +2,19 @@
 
     from celery_locks import metrics
 
-    metrics.install(app)               # in the module of the app: every process counts
-    metrics.install(app, port=9187)    # and the worker's main process answers to Prometheus
+    metrics.install(app)               # in the app's module: every process counts
+    metrics.install(app, port=9187)    # and the worker's main process serves Prometheus
 
-Instead of the port, for one answer for the whole fleet: ``celery -A proj locks metrics``,
-``serve(app, port)`` in a process of yours, or, where metrics are served already,
+Instead of the port, to serve all workers from one place: ``celery -A proj locks metrics``,
+``serve(app, port)`` in a process of yours, or, if it serves metrics already,
 ``prometheus_client.REGISTRY.register(LocksCollector(app))``. No directory for multiprocess mode is
 needed. A Prometheus on another machine needs ``host="0.0.0.0"``.
 
-The counts are of the whole prefix, not of one worker: every collector says the same. Scrape one of
-them, or take ``max`` instead of ``sum`` over several.
+The counts are of the whole prefix, not of one worker: every collector returns the same. Scrape one
+of them, or use ``max`` instead of ``sum`` over several.
 
-``recorder.py``: how the counts get there. ``series.py``: what is counted. ``collector.py``: how it
-is exposed; only this needs ``prometheus_client``.
+``recorder.py``: counts events and sends the counts. ``series.py``: what is counted.
+``collector.py``: how it is exposed; only this needs ``prometheus_client``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
-from celery_locks.core.locks import Locks
+from celery_locks.admin.access import Locks
 from celery_locks.integration import lifecycle
-from celery_locks.integration.task import LockedTask
 from celery_locks.metrics.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -41,16 +40,16 @@ _unsubscribe: Callable[[], None] | None = None
 def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> Callable[[], None]:
     """Count every lock event of this process; ``where`` is a Celery app, ``Locks`` or a URL.
 
-    With ``port`` a worker's main process also serves the metrics there, of the whole prefix.
-    Installed again, it replaces what was; the returned function ends it.
+    With ``port`` a worker's main process also serves the metrics of the whole prefix there.
+    A second call replaces the first. The returned function uninstalls it.
     """
     global _recorder, _unsubscribe
     uninstall()
     _recorder = Recorder(partial(locks_of, where))
     _unsubscribe = events.subscribe(_recorder)
-    lifecycle.at_end_of_child(_settle)
+    lifecycle.at_end_of_child(_send_rest)
     if port is not None:
-        # Now, so that a missing prometheus_client fails here and not when the worker is ready.
+        # Import now, so that a missing prometheus_client fails here, not when the worker is ready.
         from celery_locks.metrics import collector
 
         lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
@@ -58,7 +57,7 @@ def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> 
 
 
 def uninstall() -> None:
-    """Send what was counted and count no more; a port that is served stays so."""
+    """Send the counts and stop counting; a port that is served stays open."""
     global _recorder, _unsubscribe
     if _recorder and _unsubscribe:
         _unsubscribe()
@@ -67,18 +66,13 @@ def uninstall() -> None:
 
 
 def locks_of(where: Any) -> Locks:
-    """The locks that an app, a URL or ``Locks`` means."""
+    """Return the locks of an app, of a URL, or ``Locks`` itself."""
     if isinstance(where, Locks):
         return where
     return Locks.from_url(where) if isinstance(where, str) else Locks.from_app(where)
 
 
-def locked_tasks(app: Any) -> list[str]:
-    """The names of the app's tasks that have a lock, as far as their modules are imported."""
-    return [task.name for task in app.tasks.values() if isinstance(task, LockedTask)]
-
-
-def _settle() -> None:
+def _send_rest() -> None:
     if _recorder:
         _recorder.wait_idle()
 
@@ -88,7 +82,7 @@ def _after_fork() -> None:
         _recorder.after_fork()
 
 
-atexit.register(_settle)
+atexit.register(_send_rest)
 os.register_at_fork(after_in_child=_after_fork)
 
 

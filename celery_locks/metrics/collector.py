@@ -1,7 +1,7 @@
-"""The collector for ``prometheus_client``: reads the sums and counts the locks when it is scraped.
+"""The collector for ``prometheus_client``: reads the sums and counts the locks at each scrape.
 
-A scrape of 100,000 locks walks them page by page, each counted by the server in less than a
-millisecond or two; nothing about them is sent but the numbers.
+A scrape of 100,000 locks reads them page by page; the server counts each page in a millisecond or
+two, and sends only the numbers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_locks.core.locks import Locks
+from celery_locks.admin import locked_tasks
+from celery_locks.admin.access import Locks
+from celery_locks.admin.counts import Counts, MetricField, Tally, read_counts, read_tallies
 from celery_locks.errors import LockError
 from celery_locks.extras import missing_extra
 from celery_locks.loopback import is_loopback, is_loopback_header
-from celery_locks.metrics import locked_tasks, locks_of
+from celery_locks.metrics import locks_of
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, INFINITY, sum_of
-from celery_locks.store.commands.metrics import Counts, MetricField, MetricsCommands, Tally
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -36,28 +37,27 @@ PREFIX = "celery_locks_"
 
 
 class Gauge(NamedTuple):
+    """A gauge by task; its field in ``Tally`` is its key in ``_GAUGES``."""
+
     name: str
     help: str
 
 
 _GAUGES = {
-    "held": Gauge("held", "Number of holders that have a lock now and are at work."),
+    "held": Gauge("held", "Number of holders that have a lock now and are working."),
     "stale": Gauge("stale", "Number of holders that have not renewed for half of their ttl."),
     "oldest": Gauge("oldest_hold_seconds", "Age of the oldest lock that is held now, in seconds."),
     "queued": Gauge("queued", "Number of messages in the queue that already have their lock."),
     "waiting": Gauge("waiting", "Number of callers that wait for a lock now."),
 }
 _UP = "1 if the lock server answered this scrape, else 0."
-# Names of tasks come from code, and are few; what a program calls itself may be anything.
-_MOST_TASKS = 1000
-_OTHER = "(other)"
 
 
 class LocksCollector(Collector):
-    """Register it once, in any process; it has no state of its own.
+    """The collector to register, once, in any process; it has no state.
 
-    ``where`` is as in ``install``. Of an app it knows the locked tasks, so that each has its
-    counters, with 0, before anything happened: ``increase()`` sees only what follows a first value.
+    ``where`` is as in ``install``. It knows the locked tasks of an app, so that each has its
+    counters, with 0, from the start: ``increase()`` sees only what follows a first value.
     """
 
     def __init__(self, where: Any) -> None:
@@ -74,23 +74,23 @@ class LocksCollector(Collector):
         yield from families(counts, tallies, locked_tasks(self._app) if self._app else ())
 
     def describe(self) -> Iterator[Metric]:
-        """Asked for when it is registered: the names, without asking the server."""
+        """Return the names of the metrics without a call to the server; called at registration."""
         yield GaugeMetricFamily(f"{PREFIX}up", _UP)
         yield from families({}, {})
 
 
 def exposition(where: Any) -> str:
-    """What Prometheus would read now; ``where`` as in ``install``."""
+    """Return what Prometheus would read now; ``where`` as in ``install``."""
     registry = CollectorRegistry()
     registry.register(LocksCollector(where))
     return generate_latest(registry).decode()
 
 
 def serve(where: Any, port: int, host: str = "127.0.0.1") -> tuple[Any, Any]:
-    """Answer to Prometheus in a thread of this process; ``where`` as in ``install``.
+    """Serve the metrics in a thread of this process; ``where`` as in ``install``.
 
     Returns the server and its thread; ``server.shutdown()`` ends it. On a loopback address only
-    requests for this machine's own names are answered.
+    requests with a loopback Host header are answered.
     """
     registry = CollectorRegistry()
     registry.register(LocksCollector(where))
@@ -111,37 +111,17 @@ def _for_this_machine(app: Any) -> Any:
 
 
 def serve_if_free(where: Any, port: int, host: str) -> None:
-    """For workers: the second one on a machine finds the port taken, and the first says it all."""
+    """Serve, unless another worker on this machine has the port: it serves the same metrics."""
     try:
         serve(where, port, host)
     except OSError as error:
         logger.warning("lock metrics are not served on %s:%d: %s", host, port, error)
 
 
-def read_counts(locks: Locks) -> Counts:
-    """The sums over all processes."""
-    commands, found, cursor = MetricsCommands(locks.commands), dict[MetricField, int](), ""
-    while cursor != "0":
-        page, cursor = locks.perform(commands.counts(cursor or "0"))
-        found |= page
-    return found
-
-
-def read_tallies(locks: Locks) -> dict[str, Tally]:
-    """The locks of this moment, counted for each task; those of plain code under ""."""
-    commands, found, cursor = MetricsCommands(locks.commands), {"": Tally()}, "0:0"
-    while cursor:
-        page, cursor = locks.perform(commands.tally(cursor))
-        for task, tally in page:
-            name = task if task in found or len(found) < _MOST_TASKS else _OTHER
-            found[name] = found.get(name, Tally()) + tally
-    return found
-
-
 def families(
     counts: Counts, tallies: Mapping[str, Tally], tasks: Iterable[str] = ()
 ) -> Iterator[Metric]:
-    """Everything but ``up``; of each task that is known, every counter and gauge."""
+    """Build all metrics except ``up``, with every counter and gauge for each known task."""
     known = sorted({*tasks, *tallies, *(field.task for field in counts)})
     for series in COUNTERS:
         yield _counter(series, counts, known)

@@ -1,16 +1,15 @@
-"""Counts the events of this process and adds them to the sums that the lock server keeps.
+"""Count the events of this process and add them to the sums that the lock server keeps.
 
-In a prefork pool the children acquire and release while the main process renews, and the publishers
-see the duplicates; what one process counts is a part only, and a child is never scraped. So every
-process sends what it has counted since the last time, every two seconds, and whoever is scraped
-reads the sums. Shared memory between a worker and its children was the other way: it would spare
-each child a thread, but knows nothing of other workers and of publishers, so the sums would need
-the server all the same.
+In a prefork pool the children acquire and release, the main process renews, and the publishers see
+the duplicates: each process counts only a part, and a child is never scraped. So every process
+sends its new counts every two seconds, and whoever is scraped reads the sums. Shared memory between
+a worker and its children would save each child a thread, but does not include other workers and
+publishers, so the sums would need the server anyway.
 
-On the path of a task an event is appended to a deque: no lock, so that a signal handler may do it
-too, and no I/O. A native thread, started with the first event, adds up and sends. A process that
-ends in good order sends the rest; one that is killed loses two seconds. While the server is away
-the counts stay here. A batch has a number by which the server knows one that it had counted.
+A task only appends an event to a deque: no lock, so that a signal handler may do it too, and no
+I/O. A native thread, started with the first event, adds up and sends. A process that exits normally
+sends the rest; one that is killed loses up to two seconds. While the server is unavailable the
+counts are kept. A batch has a number by which the server recognises one that it has counted.
 """
 
 from __future__ import annotations
@@ -21,44 +20,42 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
+from celery_locks.admin.access import Locks
+from celery_locks.admin.counts import BATCH, CountSender, Increments, MetricField
 from celery_locks.clock import now
-from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
 from celery_locks.events import LockEvent
 from celery_locks.metrics.series import counted
-from celery_locks.store.commands.metrics import BATCH, MetricField, MetricsCommands
-from celery_locks.store.effects import Store
 from celery_locks.unpatched import native_lock, original, start_thread
 
 logger = logging.getLogger("celery_locks")
 
 EVERY = 2.0
-# More than comes in two seconds; what is older is dropped if the thread gets no time to run.
+# More than two seconds bring; older events are dropped if the thread gets no time to run.
 _MOST_EVENTS = 100_000
-Increments = list[tuple[MetricField, int]]
 
 
 class Recorder:
-    """A subscriber of events; see the module's docstring."""
+    """The subscriber that counts events; see the module's docstring."""
 
     def __init__(self, locks: Callable[[], Locks]) -> None:
-        """``locks`` is asked when there is something to send: an app may not be set up before."""
+        """Store ``locks``, which is called at the first send: the app may not be set up before."""
         self._locks = locks
-        self._server: tuple[Store, MetricsCommands] | None = None
+        self._sender: CountSender | None = None
         self.after_fork()
 
     def after_fork(self) -> None:
-        """What the parent has counted, the parent sends."""
+        """Start with no counts: the parent sends its own."""
         self._events: deque[LockEvent] = deque(maxlen=_MOST_EVENTS)
         self._counts: dict[MetricField, int] = {}
         self._unsent: Increments = []
         self._process, self._number = os.urandom(8).hex(), 0
         self._is_started = native_lock()
         self._is_sending = self._is_in_trouble = False
-        self._wakeup_pipe = native_lock()
-        self._wakeup_pipe.acquire()
+        self._wakeup = native_lock()
+        self._wakeup.acquire()
 
     def __call__(self, event: LockEvent) -> None:
         self._events.append(event)
@@ -67,16 +64,16 @@ class Recorder:
 
     def _start(self) -> None:
         try:
-            start_thread(self._run, self._wakeup_pipe)
-        except RuntimeError:  # no thread to be had: perhaps with the next event
+            start_thread(self._run, self._wakeup)
+        except RuntimeError:  # no thread can be started now: the next event tries again
             self._is_started.release()
 
     def wait_idle(self, seconds: float = 3.0) -> None:
-        """Have everything sent now, and wait for that; at a process's end."""
+        """Wait until everything is sent; called at the end of a process."""
         until = now() + seconds
         while self._is_started.locked() and self._has_work() and now() < until:
-            with suppress(RuntimeError):  # it has been rung already
-                self._wakeup_pipe.release()
+            with suppress(RuntimeError):  # the thread has been woken already
+                self._wakeup.release()
             original("time", "sleep")(0.005)
 
     def close(self) -> None:
@@ -87,40 +84,40 @@ class Recorder:
     def _has_work(self) -> bool:
         return bool(self._events or self._counts or self._unsent or self._is_sending)
 
-    # From here on in the recorder's thread.
+    # The methods below run in the recorder's thread.
 
-    def _run(self, bell: Any) -> None:
-        while bell is self._wakeup_pipe:
-            bell.acquire(timeout=EVERY)
+    def _run(self, wakeup: Any) -> None:
+        while wakeup is self._wakeup:
+            wakeup.acquire(timeout=EVERY)
             self._is_sending = True
             try:
                 self.flush()
                 self._is_in_trouble = False
             except Exception as error:  # noqa: BLE001 (nothing may end this thread)
-                self._complain(error)
+                self._log_failure(error)
                 original("time", "sleep")(0.1)
             self._is_sending = False
 
-    def _complain(self, error: Exception) -> None:
-        """Once for each time that it begins, and not of a server that everybody misses."""
+    def _log_failure(self, error: Exception) -> None:
+        """Log the first failure of a series, unless the server is unavailable: others log that."""
         if not self._is_in_trouble and not isinstance(error, LockUnavailable):
-            logger.error("the lock metrics cannot be sent now, and are kept", exc_info=error)
+            logger.error(
+                "could not send the lock metrics; keeping them for the next try", exc_info=error
+            )
         self._is_in_trouble = True
 
     def flush(self) -> None:
-        """Send what was counted until now; raises ``LockUnavailable`` and keeps it then."""
+        """Send the counts; on ``LockUnavailable`` they are kept."""
         self._add_up()
-        if self._server is None and self._counts:
-            locks = self._locks()
-            self._server = locks.store_for_thread(), MetricsCommands(locks.commands)
         while self._unsent or self._counts:
+            if self._sender is None:
+                self._sender = CountSender(self._locks())
             if not self._unsent:
                 self._number += 1
                 self._unsent = list(islice(self._counts.items(), BATCH))
                 self._counts = dict(islice(self._counts.items(), BATCH, None))
-            # Sent again after a failure, with its number: nobody knows whether it arrived.
-            store, commands = cast(tuple[Store, MetricsCommands], self._server)
-            store.perform(commands.count(self._process, self._number, self._unsent))
+            # After a failure it is sent again with the same number, as it may have arrived.
+            self._sender.send(self._process, self._number, self._unsent)
             self._unsent = []
 
     def _add_up(self) -> None:

@@ -1,7 +1,7 @@
-"""What is counted: which event adds what to which series. Pure.
+"""What is counted: what each event adds to which series. No I/O.
 
-The labels are the task's name and one word out of a few (policy, reason, decision); never the name
-of a lock, of which there are as many as there are invoices.
+The labels are the task's name and one of a few values (policy, reason, decision), never the name of
+a lock: there are as many of those as there are invoices.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
+from celery_locks.admin.counts import MetricField
 from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.events import LockEvent
 from celery_locks.options import OnConflict, OnPublish
-from celery_locks.store.commands.metrics import MetricField
 from celery_locks.types import RESERVATION_PREFIX
 
 
 class Counter(NamedTuple):
-    """A counter by task, and by one further label if it has one, with these values."""
+    """A counter by task, and by one more label with these values if it has one."""
 
     help: str
     label: str = ""
@@ -35,13 +35,13 @@ class Histogram(NamedTuple):
 COUNTERS = {
     "acquired": Counter("Number of locks that were acquired."),
     "conflicts": Counter(
-        "Number of times that a lock was busy when it was asked for.",
+        "Number of times that a lock was busy when a caller tried to acquire it.",
         "policy",
         get_args(OnConflict),
     ),
     "deadlocks": Counter("Number of waits that were given up because they closed a cycle."),
     "lost": Counter(
-        "Number of locks that were lost while their holder was still at work.",
+        "Number of locks that were lost while their holder was still working.",
         "reason",
         ("revoked", "gone", "late"),
     ),
@@ -51,7 +51,7 @@ COUNTERS = {
     "unlocked": Counter("Number of tasks that ran or were published without their lock."),
     "skipped": Counter("Number of tasks that did not run because their lock was busy."),
     "requeued": Counter("Number of times that a task was put back into the queue."),
-    "already_done": Counter("Number of calls whose work had been done before."),
+    "already_done": Counter("Number of calls whose work was already done."),
     "enqueued": Counter("Number of messages that acquired their lock when they were published."),
     "duplicates": Counter(
         "Number of calls that were published while the same call was queued or running.",
@@ -62,16 +62,16 @@ COUNTERS = {
 
 HISTOGRAMS = {
     "wait": Histogram(
-        "Seconds from asking for a lock to acquiring it.",
+        "Seconds from the request for a lock to its acquisition.",
         (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
     ),
     "hold": Histogram(
-        "Seconds from acquiring a lock to releasing it.",
+        "Seconds from the acquisition of a lock to its release.",
         (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400),
     ),
 }
 
-# One event, one count; the rest is spelled out below.
+# Events that add one to one counter; `counted` has the others.
 _PLAIN = {
     "deadlock": "deadlocks",
     "freed": "freed",
@@ -86,14 +86,14 @@ INFINITY = "+Inf"
 
 
 def sum_of(series: str) -> str:
-    """The series that has a histogram's sum, in microseconds."""
+    """Return the series with a histogram's sum, in microseconds."""
     return f"{series}_us"
 
 
 def counted(event: LockEvent) -> Iterator[tuple[MetricField, int]]:
-    """What an event adds."""
+    """Yield what an event adds to which field."""
     task, detail = event.detail.get("task") or "", event.detail
-    # The lock of a message in the queue: nobody is at work, and its conflicts are duplicates.
+    # A reservation: no task runs yet, and its conflicts are duplicates.
     is_message = event.token.startswith(RESERVATION_PREFIX)
     match event.kind:
         case "acquired" if is_message:
@@ -115,14 +115,14 @@ def counted(event: LockEvent) -> Iterator[tuple[MetricField, int]]:
 
 def _observed(series: str, task: str, seconds: float) -> Iterator[tuple[MetricField, int]]:
     bounds = HISTOGRAMS[series].bounds
-    place = bisect_left(bounds, seconds)
-    bucket = f"{bounds[place]:g}" if place < len(bounds) else INFINITY
+    index = bisect_left(bounds, seconds)
+    bucket = f"{bounds[index]:g}" if index < len(bounds) else INFINITY
     yield MetricField(series, task, bucket), 1
     yield MetricField(sum_of(series), task), max(0, round(seconds * 1e6))
 
 
 def _reason(event: LockEvent) -> str:
-    """A word for a sentence: ``revoked`` by an operator, ``gone`` from the server, or ``late``."""
+    """Return the label: ``revoked`` by an operator, ``gone`` from the server, or ``late``."""
     if event.detail.get("revoked"):
         return "revoked"
     return "gone" if event.detail.get("why") == NOT_ON_SERVER else "late"

@@ -1,4 +1,4 @@
-"""Help for tests: locks in memory and their helpers (``tasks.py``), real servers (``servers.py``).
+"""Helpers for the tests of code with locked tasks: locks in memory, no server, no worker.
 
 ::
 
@@ -6,10 +6,11 @@
         with hold_lock("invoice:42"):
             assert_skipped(bill.apply(args=(42,)))
 
-These are fixtures of our pytest plugin (``plugin.py``); outside pytest import the functions of the
-same names from here. Locks in memory need ``pip install celery-locks[testing]``.
+These are fixtures of our pytest plugin (``plugin.py``); without pytest, import the functions of the
+same names (``tasks.py``) from here. Locks in memory need ``pip install celery-locks[testing]``.
 
-Loaded when first asked for: the pytest plugin is in this package and must cost nothing.
+The functions are loaded on first use: pytest imports this package to find the plugin, also where
+nobody uses locks.
 """
 
 from importlib import import_module

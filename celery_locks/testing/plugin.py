@@ -1,14 +1,14 @@
-"""The pytest plugin: fixtures, and nothing that happens before a test asks for one.
+"""The pytest plugin: fixtures only; nothing happens before a test uses one.
 
 They have the names of the functions in ``celery_locks.testing``:
 
-``in_memory_locks``   the tasks' locks are in memory, none held; gives the ``Locks``
-``locks_disabled``    the tasks run unlocked
+``in_memory_locks``   keeps the tasks' locks in memory, none held; returns the ``Locks``
+``locks_disabled``    runs the tasks without locks
 ``hold_lock``         the function, for the app of ``celery_locks_app``
 ``assert_skipped``    the function
 ``lock_name_of``      the function
-``celery_locks_app``  whose tasks: ``celery_app`` where a test uses that fixture, else the current
-                      app. Override it where neither is yours.
+``celery_locks_app``  the app: ``celery_app`` if a test uses that fixture, else the current app.
+                      Override it if neither is yours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def celery_locks_app(request: pytest.FixtureRequest) -> Any:
-    """The app whose locks the other fixtures are about."""
+    """Return the app whose locks the other fixtures use."""
     if "celery_app" in request.fixturenames:
         return request.getfixturevalue("celery_app")
     from celery import current_app
@@ -38,7 +38,7 @@ def celery_locks_app(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def in_memory_locks(celery_locks_app: Any) -> Iterator[Locks]:
-    """Locks in memory for the tasks that the test runs."""
+    """Keep the locks of the tasks that the test runs in memory."""
     from celery_locks.testing import tasks
 
     with tasks.in_memory_locks(celery_locks_app) as locks:
@@ -47,7 +47,7 @@ def in_memory_locks(celery_locks_app: Any) -> Iterator[Locks]:
 
 @pytest.fixture
 def locks_disabled() -> Iterator[None]:
-    """The tasks that the test runs are not locked."""
+    """Run the tasks of the test without locks."""
     from celery_locks.testing import tasks
 
     with tasks.locks_disabled():
@@ -56,7 +56,7 @@ def locks_disabled() -> Iterator[None]:
 
 @pytest.fixture
 def hold_lock(celery_locks_app: Any) -> Callable[..., AbstractContextManager[Lease]]:
-    """``with hold_lock("invoice:42"):`` somebody else holds that lock in the block."""
+    """Return the function; somebody else holds the lock while its block runs."""
     from celery_locks.testing import tasks
 
     return partial(tasks.hold_lock, app=celery_locks_app)
@@ -64,7 +64,7 @@ def hold_lock(celery_locks_app: Any) -> Callable[..., AbstractContextManager[Lea
 
 @pytest.fixture
 def assert_skipped() -> Callable[..., dict[str, Any]]:
-    """``assert_skipped(result)`` fails unless the task was skipped because its lock was busy."""
+    """Return the function; it fails unless the task was skipped because its lock was busy."""
     from celery_locks.testing import tasks
 
     return tasks.assert_skipped
@@ -72,7 +72,7 @@ def assert_skipped() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def lock_name_of() -> Callable[..., str]:
-    """``lock_name_of(task, 42)``: the name of the lock that this call takes."""
+    """Return the function: ``lock_name_of(task, 42)`` is the lock name of this call."""
     from celery_locks.testing import tasks
 
     return tasks.lock_name_of

@@ -1,10 +1,11 @@
-"""For the tests of code with locked tasks: no server, no worker, and the locks still lock.
+"""Locks for tests without a server and a worker.
 
-The store is the real one over fakeredis, which runs the very scripts that a server would. Call
-tasks with ``task.apply()`` or under ``task_always_eager``. What differs from a worker there:
+The store is the real one on fakeredis, which runs the same scripts as a server. Call tasks with
+``task.apply()`` or with ``task_always_eager``. Differences from a worker:
 
-- ``on_conflict="requeue"`` raises ``LockConflict``: there is no message to put back.
-- A chain is run link by link without knowing that it is one, so a skipped link hands its value on.
+- ``on_conflict="requeue"`` raises ``LockConflict``: there is no message to requeue.
+- The tasks of a chain run one by one and do not know the chain, so a skipped task passes its value
+  on to the next.
 - ``on_conflict="wait"`` without ``wait`` waits as long as ``hold_lock`` around it holds: for ever.
 """
 
@@ -35,13 +36,13 @@ _MEMORY = "redis://in.this.process"
 
 @contextmanager
 def in_memory_locks(app: Any = None) -> Iterator[Locks]:
-    """The tasks of ``app`` (the current one if none is given) take their locks in memory.
+    """Keep the locks of the tasks of ``app`` (by default the current app) in memory.
 
-    Each block starts with no lock held. Only tasks that run in this process are meant, whatever
-    server the app's settings name; ``Locks.from_app`` and ``from_url`` go on to that server.
+    Each block starts with no lock held. It applies to tasks that run in this process, whatever
+    server the app's settings name; ``Locks.from_app`` and ``from_url`` still use that server.
     """
     app = app or celery.current_app._get_current_object()
-    locks = _made_for(app)
+    locks = _make_locks(app)
     before = replace_locks(app, locks)
     try:
         yield locks
@@ -49,25 +50,25 @@ def in_memory_locks(app: Any = None) -> Iterator[Locks]:
         replace_locks(app, before)
 
 
-def _made_for(app: Any) -> AppLocks:
-    said = _settings_of(app)
-    locks = AppLocks(_memory(), prefix=said.prefix)
-    locks.settings = said
+def _make_locks(app: Any) -> AppLocks:
+    values = _settings_of(app)
+    locks = AppLocks(_make_client(), prefix=values.prefix)
+    locks.settings = values
     return locks
 
 
 def _settings_of(app: Any) -> settings.Settings:
-    """Those of an app that may well name no server."""
+    """Return the settings of an app that need not name a server."""
     return settings.of(SimpleNamespace(conf=ChainMap({"locks_url": _MEMORY}, app.conf)))
 
 
-def _memory() -> Any:
+def _make_client() -> Any:
     try:
         import fakeredis
-        import lupa  # noqa: F401 (fakeredis runs scripts only where it is)
+        import lupa  # noqa: F401 (fakeredis needs it to run scripts)
     except ImportError as error:
         raise LockUsageError(
-            f"locks in memory need fakeredis with Lua, and there is no {error.name}: "
+            f"locks in memory need fakeredis with Lua, and {error.name} is not installed: "
             "pip install 'celery-locks[testing]'"
         ) from error
     return fakeredis.FakeRedis(server=fakeredis.FakeServer())
@@ -75,9 +76,9 @@ def _memory() -> Any:
 
 @contextmanager
 def locks_disabled() -> Iterator[None]:
-    """Every locked task in this process runs unlocked: no conflict, no server, no settings needed.
+    """Run every locked task in this process without its lock: no conflict, no server, no settings.
 
-    ``self.lock`` is then something whose ``check()`` passes and whose fence is 0, and
+    ``self.lock`` is then an object whose ``check()`` passes and whose fence is 0, and
     ``task.pending()`` is None.
     """
     with unlocked_tasks():
@@ -88,9 +89,9 @@ def locks_disabled() -> Iterator[None]:
 def hold_lock(
     name: str, *, app: Any = None, limit: int = 1, slots: int | None = None
 ) -> Iterator[Lease]:
-    """Somebody else holds the lock ``name`` while the block runs; yields their lease.
+    """Hold the lock ``name`` as somebody else while the block runs; yield the lease.
 
-    Of a lock with a ``limit`` all slots are taken, or as many as ``slots`` says.
+    With a ``limit``, all slots are taken, or only ``slots`` of them.
     """
     LockSpec(name, limit=limit)
     slots = limit if slots is None else slots
@@ -102,14 +103,14 @@ def hold_lock(
     leases: list[Lease] = []
     try:
         for slot in range(slots):
-            leases.append(_held(locks, name, limit, slot))
+            leases.append(_acquire(locks, name, limit, slot))
         yield leases[0]
     finally:
         for lease in leases:
             locks.release(lease)
 
 
-def _held(locks: Locks, name: str, limit: int, slot: int) -> Lease:
+def _acquire(locks: Locks, name: str, limit: int, slot: int) -> Lease:
     answer = locks.try_acquire(name, limit=limit, holder=_somebody_else(slot))
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
@@ -128,27 +129,28 @@ def _somebody_else(slot: int) -> Holder:
 
 
 def lock_name_of(task: LockedTask[..., Any], *args: Any, **kwargs: Any) -> str:
-    """The name of the lock that ``task`` takes when it is called so."""
-    # Not task.lock_options(): under locks_disabled() it has no key.
+    """Return the name of the lock that ``task`` takes when it is called with these arguments."""
+    # Not task.lock_options(): in locks_disabled() it has no key.
     options = combined(_settings_of(task.app).task, task._lock_values)
     name = lock_name(task, options, args, kwargs)
     if name is None:
-        raise LockUsageError(f"task {task.name} is locked by its id, which a call makes anew")
+        raise LockUsageError(f"task {task.name} is locked by its id, which is new for each call")
     return name
 
 
 def assert_skipped(
     result: Any, *, lock: str | None = None, patience: float = 10.0
 ) -> dict[str, Any]:
-    """The task did not run because its lock (``lock``, if given) was busy; returns its value.
+    """Fail unless the task was skipped because its lock (``lock``, if given) was busy.
 
-    ``result`` is what ``delay``, ``apply_async`` or ``apply`` gave, or a task's value. A result
-    that a worker has yet to deliver is waited for, ``patience`` seconds long.
+    ``result`` is what ``delay``, ``apply_async`` or ``apply`` returned, or a task's value. A result
+    that a worker has yet to deliver is waited for, up to ``patience`` seconds. Returns the value of
+    the skipped task.
     """
     __tracebackhide__ = True
     value = _value_of(result, patience)
     if not _is_skip(value):
-        _fail(f"the task was not skipped: {_what_happened(value)}")
+        _fail(f"the task was not skipped: {_describe(value)}")
     if lock is not None and value["lock"] != lock:
         _fail(f"the task was skipped for lock {value['lock']!r}, not for {lock!r}")
     skip: dict[str, Any] = value
@@ -171,11 +173,11 @@ def _is_skip(value: Any) -> bool:
     return isinstance(value, dict) and value.get("skipped") is True and "lock" in value
 
 
-def _what_happened(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, LockConflict) or type(value).__name__ == "LockConflict":
         return (
-            f"it failed with LockConflict, {value}. A skip needs on_conflict='skip', and where "
-            "another task would be run on its result there is none"
+            f"it failed with LockConflict, {value}. A skip needs on_conflict='skip'; a link "
+            "of a chain, or a task with a callback, fails instead"
         )
     if isinstance(value, BaseException):
         return f"it failed with {value!r}"

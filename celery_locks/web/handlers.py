@@ -74,7 +74,7 @@ def info(context: WebContext, params: Params) -> dict[str, Any]:
     lock = context.locks.info(name)
     loaded = context.workers.about(lock) if context.workers and lock else None
     report = loaded.value if loaded else None
-    detail = admin.info(context.locks, name, context.app, roll=report) if lock else None
+    detail = admin.info(context.locks, name, context.app, report=report) if lock else None
     if detail is None:
         raise HttpError(404, f"Nobody holds lock {name!r} or waits for it.")
     answer = detail.as_dict()
@@ -88,19 +88,20 @@ def info(context: WebContext, params: Params) -> dict[str, Any]:
 def why(context: WebContext, params: Params) -> dict[str, Any]:
     loaded = context.workers.latest() if context.workers else None
     report = loaded.value if loaded else None
-    return admin.why(context.locks, params["subject"], context.app, roll=report).as_dict()
+    return admin.why(context.locks, params["subject"], context.app, report=report).as_dict()
 
 
 def history(context: WebContext, params: Params) -> dict[str, Any]:
-    options = _pick(params, "limit", "only_acts")
-    entries = admin.history(context.locks, params["name"], **options)
+    entries = admin.history(
+        context.locks, params["name"], limit=params["limit"], only_actions=params["only_acts"]
+    )
     return {"acts": [entry.as_dict() for entry in entries]}
 
 
 def stale(context: WebContext, params: Params) -> dict[str, Any]:
     options = _pick(params, "times_usual", "queued_for")
     found = admin.stale(context.locks, context.app, params["older_than"], **options)
-    return {"stale": [lock.as_dict() for lock in found], "doubt": found.doubt}
+    return {"stale": [lock.as_dict() for lock in found], "doubt": found.inconclusive}
 
 
 def check(context: WebContext, params: Params) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def reset_done(context: WebContext, params: Params) -> dict[str, Any]:
 
 def release(context: WebContext, params: Params) -> dict[str, Any]:
     name, token = params["name"], params["token"]
-    if not any(token in (None, holder.token) for holder in context.locks.holders(name)):
+    if not admin.find_holders(context.locks, name, token):
         raise _not_held(name, token)
     grace = _grace(context, name, params)
     options = _pick(params, "reason", "by")

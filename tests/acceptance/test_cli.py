@@ -162,20 +162,20 @@ def test_why_answers_for_names_and_ids(rig: Rig, key: str) -> None:
 def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
     result = running(rig, key)
     before = locks(rig, "release", key, "--dry-run")
-    assert before.out.startswith(f"Would free lock '{key}'")
+    assert before.out.startswith(f"Would release lock '{key}'")
     assert rig.locks.is_locked(key)
     wrong = locks(rig, "release", key, "--if-token", "other")
-    assert (wrong.code, wrong.err) == (1, f"Nobody holds a lock '{key}' with token 'other'.\n")
+    assert (wrong.code, wrong.err) == (1, f"Nobody holds lock '{key}' with token 'other'.\n")
     unsure = locks(rig, "release", key)
     assert (unsure.code, unsure.out) == (2, "")
     assert f"write: release {key} --yes --reason 'why'" in unsure.err
     assert rig.locks.is_locked(key)
     said = locks(rig, "release", key, "--yes", "--reason", "it hangs", "--by", "ann")
     assert said.code == 0
-    assert said.out.startswith(f"Freed lock '{key}', held by task work[{result.id}]")
+    assert said.out.startswith(f"Released lock '{key}', held by task work[{result.id}]")
     assert not rig.locks.is_locked(key)
     again = locks(rig, "release", key)
-    assert (again.code, again.err) == (1, f"Nobody holds a lock '{key}'.\n")
+    assert (again.code, again.err) == (1, f"Nobody holds lock '{key}'.\n")
     with pytest.raises(Exception, match="lost"):
         result.get(timeout=PATIENCE)
     [act] = locks(rig, "history", key, "--json").json
@@ -196,7 +196,7 @@ def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
     said = locks(rig, "release", f"{key}:*")
     assert said.code == 2
     assert "3 locks match" in said.err
-    assert at_terminal(rig, "n\n", "release", f"{key}:*").endswith("Nothing was freed.")
+    assert at_terminal(rig, "n\n", "release", f"{key}:*").endswith("Nothing was released.")
     assert still_held() == names
     said = locks(rig, "release", f"{key}:*", "--yes", "--reason", "all hang", "--json")
     assert {lock["name"] for lock in said.json["freed"]} == set(names)
@@ -209,7 +209,7 @@ def test_release_asks_and_wants_a_reason(rig: Rig, key: str) -> None:
     said = at_terminal(rig, "y\ncustomer waits\n", "release", key)
     assert "is alive and runs it in pid" in said
     assert "Take this lock from its holder?" in said
-    assert f"Freed lock '{key}', held by task work[{result.id}]" in said
+    assert f"Released lock '{key}', held by task work[{result.id}]" in said
     [act] = locks(rig, "history", key, "--acts", "--json").json
     assert act["why"] == "customer waits"
 
@@ -314,7 +314,7 @@ def test_a_broker_that_is_down_does_not_hide_the_locks(rig: Rig, key: str) -> No
     assert locks(rig, "why", "nothing", **down).code == 1
     said = locks(rig, "sweep", **down)
     assert said.code == 3
-    assert "nobody knows which workers live" in said.err
+    assert "it is unknown which workers are alive" in said.err
     admin.force_release(rig.locks, key)
 
 
@@ -340,10 +340,10 @@ def test_once_lists_and_resets_what_is_done(rig: Rig, key: str) -> None:
     assert work["lapses_in"] > 80_000
     assert key in locks(rig, "once", "list").out
     reset = locks(rig, "once", "reset", key, "--reason", "refunded", "--by", "ann")
-    assert "may be done again" in reset.out
+    assert "may run again" in reset.out
     [act] = locks(rig, "history", key, "--json").json
     assert (act["act"], act["by"], act["why"]) == ("reset", "ann", "refunded")
-    assert f"ann let the work for {key!r} be done again." in locks(rig, "history", key).out
+    assert f"ann allowed the work for {key!r} to run again." in locks(rig, "history", key).out
     again = locks(rig, "once", "reset", key)
     assert (again.code, again.out) == (1, "")
     assert f"No work is marked as done for {key!r}." in again.err
@@ -353,7 +353,7 @@ def test_once_lists_and_resets_what_is_done(rig: Rig, key: str) -> None:
 def test_check_lints_the_app(rig: Rig) -> None:
     found = locks(rig, "check", "--json").json
     assert all(finding["level"] == "note" for finding in found), found
-    assert locks(rig, "check").out.endswith("Nothing is wrong.\n")
+    assert locks(rig, "check").out.endswith("No problems found.\n")
     short = {"broker_transport_options": {"visibility_timeout": 5}}
     said = locks(rig, "check", **short)
     assert said.code == 1
@@ -438,7 +438,7 @@ def test_three_in_the_morning() -> None:
             said = locks(rig, "why", "invoice:42")
             assert said.code == 0
             assert "does not answer" in said.out
-            assert "comes free by itself in" in said.out
+            assert "it becomes free in" in said.out
             early = locks(rig, "sweep", "--dry-run", "--json").json
             assert [one["name"] for one in early["freed"] + early["spared"]] == ["invoice:42"]
             swept = locks(rig, "sweep", "--wait", "35", "--by", "ann", "--json").json

@@ -194,7 +194,7 @@ def test_viewer_may_not_release(site: str, rig: Rig, name: str) -> None:
         assert vera.get(action).status == 403
         assert vera.post(action, reason="no permission", grace="0").status == 403
     assert holders(rig, name) == [name]
-    assert admin.history(rig.locks, name, only_acts=True) == []
+    assert admin.history(rig.locks, name, only_actions=True) == []
 
 
 def test_release_is_recorded_with_the_user(rig: Rig, rolf: User, name: str) -> None:
@@ -211,7 +211,7 @@ def test_release_is_recorded_with_the_user(rig: Rig, rolf: User, name: str) -> N
     done = rolf.post(release, reason="it <hangs>", grace="0")
     assert f"Lock '{name}' was taken from bill id-{name}." in done.text
     assert holders(rig, name) == []
-    [entry] = admin.history(rig.locks, name, only_acts=True)
+    [entry] = admin.history(rig.locks, name, only_actions=True)
     assert (entry.act, entry.by) == ("force_release", "rolf via Django admin")
     assert entry.why == "it <hangs>"
     for page in (done, rolf.get(HISTORY)):
@@ -236,7 +236,7 @@ def test_release_with_grace_asks_first(rig: Rig, rolf: User, name: str) -> None:
     take(rig, name, name)
     done = rolf.post(f"{RELEASE}?name={name}&token={name}", reason="slow", grace="0.3")
     assert "was taken from" in done.text
-    entries = admin.history(rig.locks, name, only_acts=True)
+    entries = admin.history(rig.locks, name, only_actions=True)
     assert [entry.act for entry in entries] == ["force_release", "stop"]
     assert holders(rig, name) == []
 
@@ -259,7 +259,7 @@ def test_stop_asks_and_leaves_the_lock(rig: Rig, rolf: User) -> None:
         assert "was asked to stop" in rolf.post(stop, reason="deploy").text
         wait_until(lambda: stopped, PATIENCE, what="the stop request to arrive")
         assert len(rig.locks.holders("stops")) == 1
-    [entry] = admin.history(rig.locks, "stops", only_acts=True)
+    [entry] = admin.history(rig.locks, "stops", only_actions=True)
     assert (entry.act, entry.by, entry.why) == ("stop", "rolf via Django admin", "deploy")
     assert "Nobody holds lock 'stops'" in rolf.get(LOCK, name="stops").text
 
@@ -386,5 +386,5 @@ def test_manage_command_is_the_command_line(rig: Rig, name: str) -> None:
     assert locks("list", url="redis://127.0.0.1:1/0").code == 3
     result = locks("release", name, "--yes", "--reason", "by hand", "--by", "ann")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"Freed lock {name!r}, held by task bill[id-{name}]")
-    assert admin.history(rig.locks, name, only_acts=True)[0].by == "ann"
+    assert result.out.startswith(f"Released lock {name!r}, held by task bill[id-{name}]")
+    assert admin.history(rig.locks, name, only_actions=True)[0].by == "ann"

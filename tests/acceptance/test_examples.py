@@ -1,4 +1,4 @@
-"""The examples run by themselves, show what they promise, and end."""
+"""The examples run alone, show what they promise, and exit."""
 
 import os
 import subprocess
@@ -14,9 +14,9 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 SENTENCES = {
     "quickstart": ["42 again: skipped, invoice:42 is held by pid", "43: invoice 43 is billed"],
-    "beat": ["more came due meanwhile and were skipped", "No two runs were at work at once"],
-    "ordering": ["two stand in line behind it", "Never two of ann's at once"],
-    "semaphore": ["9 places found", "At most 3 were inside at once"],
+    "beat": ["more were due in the meantime and were skipped", "No two runs overlapped"],
+    "ordering": ["two wait for it", "Never two of ann's at once"],
+    "semaphore": ["9 addresses found", "At most 3 calls at once"],
     "agent_runs": ["r1 again: skipped", "r1: stopped", "2 runs cleaned up after themselves, 0 are"],
     "task_locks": [
         "task_lock_context raises: held by pid",
@@ -27,7 +27,7 @@ SENTENCES = {
         "by write key 1 over the web from 127.0.0.1, claimed name 'ann', because stuck",
     ],
     "request_binding": ["1 job, 1 created it", "leaves no binding", "(False, 'job-0')"],
-    "message_absorption": ["is killed -9 in the middle", "60 messages remembered, 0 lost, 0 twice"],
+    "message_absorption": ["gets kill -9 in the middle", "60 messages remembered, 0 lost, 0 twice"],
     "payments_and_flash_sale": ["booked 1 time", "no mark is left", "100 buyers have 100 items, 0"],
     "fenced": ["20 was written", "10 was REFUSED", "There are 20 in the table"],
 }

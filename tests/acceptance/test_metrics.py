@@ -16,9 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_locks import LeaseLost, Locks, admin, metrics
+from celery_locks.admin.counts import MetricField, read_counts
 from celery_locks.events import emit
-from celery_locks.metrics.collector import read_counts
-from celery_locks.store.commands.metrics import MetricField
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig
 from tests.support.monitor import captured

@@ -154,7 +154,7 @@ def test_sweep_frees_what_was_purged_and_nothing_else(place: tuple[Rig, Worker])
         early = admin.sweep(rig.locks, rig.app, timeout=0.5)
         assert early.freed == (), "they may be about to be published"
         would = admin.sweep(rig.locks, rig.app, timeout=0.5, queued_for=0.0, dry_run=True)
-        assert ({one.name for one in would.freed}, would.doubt) == (lost, "")
+        assert ({one.name for one in would.freed}, would.inconclusive) == (lost, "")
         assert sent.delay("lost queued+running").deduplicated is True
 
         assert freed(swept_by_command(rig, "--queued-for", "0", "--by", "ann")) == lost
@@ -275,7 +275,7 @@ def test_sweep_with_amqp_is_certain_only_if_nothing_is_hidden(rabbit: tuple[Rig,
 
     held_up = sent_to(rig, OTHERS, "held up")
     wait_doubt(rig, f"queue {OTHERS!r} has messages", lost, held_up)
-    assert " left alone: " in admin.stale(rig.locks, rig.app, queued_for=0.0).doubt
+    assert " left alone: " in admin.stale(rig.locks, rig.app, queued_for=0.0).inconclusive
     purge(rig, OTHERS)
     worker.signal(signal.SIGSTOP)
     try:

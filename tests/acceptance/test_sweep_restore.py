@@ -65,7 +65,7 @@ def test_the_job_of_a_killed_worker_is_restored_and_runs_once() -> None:
         assert fates(swept) == {late.id: "returns", early.id: "lost"}
         assert re.search(r"in about 5\d min", sentence_of(swept, late))
         assert "`sweep --restore` delivers it now" in sentence_of(swept, late)
-        assert "acknowledged before the task began" in sentence_of(swept, early)
+        assert "acknowledged before the task started" in sentence_of(swept, early)
 
         with rig.worker("-n", "alive@%h", "-Q", "celery,orders"):
             assert fates(sweep(rig, "--restore", "--dry-run")) == {late.id: "returns"}
@@ -117,7 +117,7 @@ def test_the_job_of_a_worker_that_was_started_again_is_restored() -> None:
             assert [(job.holder.task_id, job.fate) for job in swept.jobs] == [
                 (result.id, "restored")
             ]
-            assert (swept.freed, swept.doubt) == ((), "")
+            assert (swept.freed, swept.inconclusive) == ((), "")
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ def test_history_separates_the_verified_name_from_the_claimed(
     body = {"name": key, "by": "ceo", "reason": "x" * 500}
     answer = ask(app, "POST", "/api/v1/locks/release", json=body, headers=OURS)
     assert answer.status_code == 200, answer.text
-    [act] = admin.history(rig.locks, key, only_acts=True)
+    [act] = admin.history(rig.locks, key, only_actions=True)
     assert act.by == who
 
 
@@ -366,13 +366,13 @@ def test_command_trusts_only_a_named_proxy(
     take(rig, key)
     with served(rig, *arguments, CELERY_LOCKS_WRITE_KEYS=WRITE) as address:
         release(address, key, **{"X-Forwarded-For": forwarded})
-    [act] = admin.history(rig.locks, key, only_acts=True)
+    [act] = admin.history(rig.locks, key, only_actions=True)
     assert act.by == f"write key 1 over the web from {known_as}"
 
 
 def test_command_warns_of_keys_over_http(rig: Rig) -> None:
     keys = {"CELERY_LOCKS_READ_KEYS": READ}
-    warning = "Warning: the keys travel unencrypted over http"
+    warning = "Warning: API keys are sent unencrypted over HTTP"
     with served(rig, "--host", "0.0.0.0", warning=warning, **keys) as address:
         assert fetched(address.replace("0.0.0.0", "127.0.0.1"))[0] == 200
     # Behind a proxy there is no warning: a word on stderr would fail this.
@@ -384,13 +384,13 @@ def test_command_warns_of_keys_over_http(rig: Rig) -> None:
     ("arguments", "sentence"),
     [
         (["--behind-proxy", "*"], "does not appear to be an IPv4 or IPv6 network"),
-        ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS; or say --open"),
-        (["--open", "--host", "0.0.0.0"], "--open is for this machine only, and 0.0.0.0 is not"),
+        ([], "Set CELERY_LOCKS_READ_KEYS or CELERY_LOCKS_WRITE_KEYS, or use --open"),
+        (["--open", "--host", "0.0.0.0"], "--open serves this machine only, and 0.0.0.0 is not"),
         (
             ["--open", "--host", "::", "--port", "0"],
-            "--open is for this machine only, and :: is not",
+            "--open serves this machine only, and :: is not",
         ),
-        (["--open", "--port", "{taken}"], "Nothing can be served at"),
+        (["--open", "--port", "{taken}"], "Cannot listen on"),
     ],
 )
 def test_command_refuses_with_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:

@@ -31,6 +31,6 @@ def _miss(sentence: str) -> None:
 
 @pytest.fixture
 def harness(browser: Browser, valkey: EmbeddedServer) -> Iterator[Harness]:
-    """Serve a web app without a Celery app; the test fails if the browser reports an unexpected error."""
+    """Serve the page without a Celery app; fail if the browser reports an unexpected error."""
     with open_harness(browser, valkey.url, with_keys) as harness:
         yield harness

@@ -160,7 +160,7 @@ def test_several_are_released_from_the_holders_shown(harness: Harness) -> None:
     assert [holder.token for holder in harness.locks.holders("job:3")] == [newcomer.token]
     assert harness.locks.is_locked("job:1")
     assert harness.locks.is_locked("other")
-    [entry] = admin.history(harness.locks, "job:2", limit=1, only_acts=True)
+    [entry] = admin.history(harness.locks, "job:2", limit=1, only_actions=True)
     assert entry.why == "deploy"
 
 

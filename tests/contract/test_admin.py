@@ -162,7 +162,7 @@ def test_grace_spares_who_gives_it_back(
     successor = other.acquire("a")
     assert taking.result(timeout=20) == ()
     assert [h.token for h in face.holders("a")] == [successor.token]
-    assert [act.act for act in admin.history(locks, only_acts=True)] == ["stop"]
+    assert [act.act for act in admin.history(locks, only_actions=True)] == ["stop"]
 
 
 def test_grace_ends(face: LeaseBackend, place: Place) -> None:
@@ -199,7 +199,7 @@ def test_act_asked_again_does_not_meet_who_came_since(place: Place, verb: str) -
     second.renew()
     second.check()
     second.release()
-    assert len(admin.history(locks, "a", only_acts=True)) == 1
+    assert len(admin.history(locks, "a", only_actions=True)) == 1
 
 
 def test_history_keeps_the_last_thousand_or_so(place: Place) -> None:
@@ -239,7 +239,7 @@ def test_reset_of_done_work_leaves_a_record(place: Place) -> None:
     [act] = admin.history(locks, "pay:1")
     assert (act.act, act.by, act.why, act.holders) == ("reset", "ann", "refunded", ())
     assert admin.describe_entry(act).endswith(
-        "ann let the work for 'pay:1' be done again. Reason given: refunded"
+        "ann allowed the work for 'pay:1' to run again. Reason: refunded"
     )
     [act] = admin.history(locks, "pay:2")
     assert (act.by, act.why) == (admin.current_operator(), "")

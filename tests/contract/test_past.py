@@ -67,7 +67,7 @@ def test_hold_of_a_second_is_written_down_by_its_lease(face: LeaseBackend, place
     assert act.at == pytest.approx(holder.acquired_at + act.held_for, abs=1)
     assert admin.history(locks) == [act] or not was_short
     assert admin.history(locks, "short") == [] or not was_short
-    assert admin.history(locks, only_acts=True) == []
+    assert admin.history(locks, only_actions=True) == []
     assert place.keys(past=True) == {"fence", "past", "usual"}
 
 
@@ -175,7 +175,7 @@ def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
     assert [act.act for act in acts] == ["held", "force_release", "held"]
     assert [act.held_for is None for act in acts] == [False, True, False]
     assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
-    assert "gave lock 'a' back after 4 min " in admin.describe_entry(acts[0])
+    assert "released lock 'a' after 4 min " in admin.describe_entry(acts[0])
     assert "had lock 'a' for 8 min " in admin.describe_entry(acts[2])
     assert admin.describe_entry(acts[2]).endswith(": process 7 died.")
     assert len(admin.history(locks, "a", limit=2)) == 2

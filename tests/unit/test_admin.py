@@ -13,8 +13,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUnavailable, LockUsageError, admin
 from celery_locks.admin import actions as acts
-from celery_locks.admin import liveness
-from celery_locks.admin import stale_locks as leftovers
+from celery_locks.admin import liveness, stale_locks
 from celery_locks.admin.liveness import judge
 from celery_locks.integration import control as remote
 from celery_locks.integration.worker_inspection import ActiveReport
@@ -33,36 +32,47 @@ def locks() -> Iterator[Locks]:
     made.close()
 
 
-def take(locks: Locks, name: str, token: str = "", **said: Any) -> Any:
+def take(locks: Locks, name: str, token: str = "", **fields: Any) -> Any:
     """Held without a keeper: as by a process that is gone."""
-    spec = LockSpec(name, said.pop("ttl", 60.0), said.pop("limit", 1))
-    alive = said.pop("alive", 0)
-    call = locks.commands.acquire(spec, token or f"token of {name}", Holder(**said), alive=alive)
+    spec = LockSpec(name, fields.pop("ttl", 60.0), fields.pop("limit", 1))
+    alive = fields.pop("alive", 0)
+    call = locks.commands.acquire(spec, token or f"token of {name}", Holder(**fields), alive=alive)
     return locks.perform(call)
 
 
-def held(**said: Any) -> Holder:
+def held(**fields: Any) -> Holder:
     """A holder of a ttl of 30 s, acquired at 1000 and renewed at 1090 by the server's clock."""
     usual = {"ttl": 30.0, "acquired_at": 1000.0, "expires_at": 1120.0, "task_id": "t"}
-    return Holder(token="x", worker="w", pid=7, **{**usual, **said})
+    return Holder(token="x", worker="w", pid=7, **{**usual, **fields})
 
 
 @pytest.fixture
-def roll(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`roll(first, second, …)`: what Celery answers, the last one from then on."""
+def worker_reports(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`worker_reports(first, second, …)`: what Celery answers, the last one from then on."""
 
-    def answer(*rolls: ActiveReport) -> list[Any]:
+    def answer(*reports: ActiveReport) -> list[Any]:
         asked: list[Any] = []
 
         def call(app: Any, workers: Any = None, timeout: float = 0, **_: Any) -> ActiveReport:
             asked.append(workers)
-            return rolls[min(len(asked), len(rolls)) - 1]
+            return reports[min(len(asked), len(reports)) - 1]
 
-        monkeypatch.setattr(leftovers, "inspect_active", call)
+        monkeypatch.setattr(stale_locks, "inspect_active", call)
         monkeypatch.setattr(liveness, "inspect_active", call)
         return asked
 
     return answer
+
+
+def test_find_holders_tells_whether_a_token_still_holds_the_lock(locks: Locks) -> None:
+    """What an operator saw a moment ago may be over, and another may have the lock."""
+    take(locks, "a", "t1", limit=2, task_id="t")
+    take(locks, "a", "t2", limit=2, task_id="u")
+    assert {holder.token for holder in admin.find_holders(locks, "a")} == {"t1", "t2"}
+    assert [holder.task_id for holder in admin.find_holders(locks, "a", "t2")] == ["u"]
+    admin.force_release(locks, "a", "t2")
+    assert admin.find_holders(locks, "a", "t2") == ()
+    assert admin.find_holders(locks, "free") == ()
 
 
 def overdue(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +126,7 @@ ALIVE = ActiveReport({"w": {"t": 7}})
 
 
 @pytest.mark.parametrize(
-    ("holder", "as_of", "roll", "verdict"),
+    ("holder", "as_of", "worker_reports", "verdict"),
     [
         (held(), 1091, ALIVE, "running"),
         (held(), 1119, ALIVE, "running"),
@@ -132,9 +142,11 @@ ALIVE = ActiveReport({"w": {"t": 7}})
         (held(acquired_at=1119, expires_at=1120), 1119.5, ActiveReport({}), "silent"),
     ],
 )
-def test_verdict(holder: Holder, as_of: float, roll: ActiveReport | None, verdict: str) -> None:
+def test_verdict(
+    holder: Holder, as_of: float, worker_reports: ActiveReport | None, verdict: str
+) -> None:
     """Dead is only who is silent and does not renew either."""
-    assert judge(holder, as_of, roll).verdict == verdict
+    assert judge(holder, as_of, worker_reports).verdict == verdict
 
 
 def test_verdict_says_another_pid() -> None:
@@ -148,10 +160,10 @@ def test_verdict_of_the_rest_of_at_least() -> None:
     assert judge(kept, 1119, ActiveReport({})).verdict == "ended"
 
 
-def test_info_judges_each_holder(locks: Locks, roll: Any) -> None:
+def test_info_judges_each_holder(locks: Locks, worker_reports: Any) -> None:
     take(locks, "s", "1", limit=2, worker="w", task_id="t", pid=7)
     take(locks, "s", "2", limit=2, worker="v", task_id="u")
-    asked = roll(ALIVE)
+    asked = worker_reports(ALIVE)
     detail = admin.info(locks, "s", app=object())
     assert detail
     assert {(one.holder.token, one.verdict) for one in detail.liveness} == {
@@ -159,24 +171,24 @@ def test_info_judges_each_holder(locks: Locks, roll: Any) -> None:
         ("2", "silent"),
     }
     assert asked == [{"v", "w"}]
-    said = detail.as_dict()
-    assert {h["liveness"]["verdict"] for h in said["holders"]} == {"running", "silent"}
+    fields = detail.as_dict()
+    assert {h["liveness"]["verdict"] for h in fields["holders"]} == {"running", "silent"}
     assert admin.info(locks, "free") is None
 
 
-def test_stale_asks_twice(locks: Locks, roll: Any) -> None:
+def test_stale_asks_twice(locks: Locks, worker_reports: Any) -> None:
     """A worker may be slow to answer once."""
     take(locks, "a", worker="w", task_id="t")
     take(locks, "b", worker="v", task_id="u")
-    asked = roll(ActiveReport(NOBODY), ALIVE)
+    asked = worker_reports(ActiveReport(NOBODY), ALIVE)
     assert [one.name for one in admin.stale(locks, object())] == ["b"]
     assert asked[0] is None
     assert sorted(asked[1]) == ["v", "w"]
 
 
-def test_stale_finds_the_old(locks: Locks, roll: Any) -> None:
+def test_stale_finds_the_old(locks: Locks, worker_reports: Any) -> None:
     take(locks, "a", worker="w", task_id="t")
-    roll(ALIVE)
+    worker_reports(ALIVE)
     assert admin.stale(locks, object(), older_than=60) == []
     [old] = admin.stale(locks, object(), older_than=-1)
     assert old.is_old
@@ -184,16 +196,16 @@ def test_stale_finds_the_old(locks: Locks, roll: Any) -> None:
 
 
 def test_sweep_frees_the_gone_only(
-    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+    locks: Locks, worker_reports: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither who answers, nor who may yet renew, nor a queued message, nor a plain process."""
     take(locks, "alive", worker="w", task_id="t")
     take(locks, "dead", worker="v", task_id="u")
     take(locks, "queued", task_id="q", retries=-1)
     take(locks, "plain", host="h", pid=1)
-    roll(ALIVE)
+    worker_reports(ALIVE)
     swept = admin.sweep(locks, APP)
-    assert [one.name for one in swept.spared] == ["dead"]
+    assert [one.name for one in swept.skipped] == ["dead"]
     assert swept.freed == ()
     overdue(locks, monkeypatch)
     assert [one.name for one in admin.sweep(locks, APP, dry_run=True).freed] == ["dead"]
@@ -207,39 +219,39 @@ def test_sweep_frees_the_gone_only(
 
 
 def test_sweep_spares_who_came_back_since_he_was_judged(
-    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+    locks: Locks, worker_reports: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(locks, "dead", "1", worker="v", task_id="u")
     overdue(locks, monkeypatch)
-    roll(ALIVE)
-    judge_all = leftovers._of_silent_workers
+    worker_reports(ALIVE)
+    judge_all = stale_locks._of_silent_workers
 
     def judge_then_renew(*asked: Any) -> Any:
         found = judge_all(*asked)
         locks.perform(locks.commands.renew([Renewal("dead", "1", 77.0)], 1.0))
         return found
 
-    monkeypatch.setattr(leftovers, "_of_silent_workers", judge_then_renew)
+    monkeypatch.setattr(stale_locks, "_of_silent_workers", judge_then_renew)
     assert admin.sweep(locks, APP).freed == ()
     assert locks.is_locked("dead")
 
 
-def test_stale_says_that_nobody_could_be_asked(locks: Locks, roll: Any) -> None:
+def test_stale_says_that_nobody_could_be_asked(locks: Locks, worker_reports: Any) -> None:
     take(locks, "a", worker="v", task_id="u")
-    roll(ActiveReport(trouble="the broker gives no answer"))
-    assert admin.stale(locks, object()).doubt.startswith(
-        "Nobody knows which workers live: the broker gives no answer."
+    worker_reports(ActiveReport(trouble="the broker gives no answer"))
+    assert admin.stale(locks, object()).inconclusive.startswith(
+        "It is unknown which workers are alive: the broker gives no answer."
     )
 
 
 def test_sweep_refuses_when_nobody_can_be_asked(
-    locks: Locks, roll: Any, monkeypatch: pytest.MonkeyPatch
+    locks: Locks, worker_reports: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No broker, no verdict: everything would look dead."""
     take(locks, "dead", worker="v", task_id="u")
     overdue(locks, monkeypatch)
-    roll(ActiveReport(trouble="the broker gives no answer"))
-    with pytest.raises(LockUnavailable, match="which workers live"):
+    worker_reports(ActiveReport(trouble="the broker gives no answer"))
+    with pytest.raises(LockUnavailable, match="which workers are alive"):
         admin.sweep(locks, APP)
     assert locks.is_locked("dead")
 
@@ -247,10 +259,10 @@ def test_sweep_refuses_when_nobody_can_be_asked(
 def test_why_tells_of_holder_and_waiters(locks: Locks) -> None:
     take(locks, "a", worker="w", task="bill", task_id="t", retries=2)
     take(locks, "a", "second", worker="w", task="bill", task_id="u", alive=60)
-    said = "\n".join(admin.why(locks, "a").sentences)
-    assert "Lock 'a' is held by task bill[t] on w" in said
-    assert "retry 2" in said
-    assert "It has 1 waiter:\n  1. task bill[u] on w" in said
+    text = "\n".join(admin.why(locks, "a").sentences)
+    assert "Lock 'a' is held by task bill[t] on w" in text
+    assert "retry 2" in text
+    assert "It has 1 waiter:\n  1. task bill[u] on w" in text
 
 
 def test_why_takes_a_task_id(locks: Locks) -> None:
@@ -264,7 +276,7 @@ def test_why_finds_the_queued_message_by_the_name(locks: Locks) -> None:
     take(locks, "a" + QUEUED, task="bill", task_id="t", retries=-1, ttl=3600)
     why = admin.why(locks, "a")
     assert len(why.locks) == 1
-    assert any("no worker has begun" in sentence for sentence in why.sentences)
+    assert any("no worker has started" in sentence for sentence in why.sentences)
 
 
 def test_why_of_a_free_lock_tells_what_was_done_to_it(locks: Locks) -> None:
@@ -272,10 +284,10 @@ def test_why_of_a_free_lock_tells_what_was_done_to_it(locks: Locks) -> None:
     admin.force_release(locks, "a", reason="it hung", by="ann")
     why = admin.why(locks, "a")
     assert why.locks == ()
-    said = "\n".join(why.sentences)
-    assert "No lock 'a' is held" in said
-    assert "ann took lock 'a' from task bill[t] on w" in said
-    assert "it hung" in said
+    text = "\n".join(why.sentences)
+    assert "No lock 'a' is held" in text
+    assert "ann took lock 'a' from task bill[t] on w" in text
+    assert "it hung" in text
 
 
 def test_why_tells_of_a_skip(locks: Locks) -> None:
@@ -283,8 +295,10 @@ def test_why_tells_of_a_skip(locks: Locks) -> None:
     value = {"skipped": True, "lock": "a", "holder": Holder(task_id="t", worker="w").as_dict()}
     app.backend.store_result("u", value, "SUCCESS")
     app.conf.worker_enable_remote_control = False
-    said = admin.why(locks, "u", app).sentences
-    assert any("skipped because lock 'a' was held by task [t] on w" in one for one in said)
+    sentences = admin.why(locks, "u", app).sentences
+    assert any(
+        "skipped because lock 'a' was held by task [t] on w" in sentence for sentence in sentences
+    )
 
 
 def test_force_release_signs_with_the_user(locks: Locks) -> None:
@@ -326,7 +340,7 @@ def test_force_release_without_a_number_waits_as_long_as_the_holder_needs(
     """Five seconds were over before a holder with the usual ttl of 30 s had heard of it."""
     take(locks, "a", ttl=30)
     waited: list[float] = []
-    monkeypatch.setattr(acts, "_left_after", lambda *args: waited.append(args[-1]) or [])
+    monkeypatch.setattr(acts, "_wait_for_release", lambda *args: waited.append(args[-1]) or [])
     admin.force_release(locks, "a", grace=None)
     admin.force_release(locks, "free", grace=None)
     assert waited == [15]
@@ -374,8 +388,8 @@ def test_usual_tells_when_it_is_likely_to_end(locks: Locks, clock: Any) -> None:
     assert detail
     assert detail.usual == admin.Usual(245.0, 3)
     assert detail.likely_to_end_in == 60.0
-    said = detail.as_dict()
-    assert (said["usual"], said["likely_to_end_in"]) == ({"held_for": 245.0, "holds": 3}, 60.0)
+    fields = detail.as_dict()
+    assert (fields["usual"], fields["likely_to_end_in"]) == ({"held_for": 245.0, "holds": 3}, 60.0)
     why = admin.why(locks, "a").sentences
     assert (
         "It usually takes 4 min 5 s (3 past holds), so it is likely to end in about 1 min 0 s."
@@ -391,7 +405,7 @@ def test_usual_tells_that_it_takes_longer(locks: Locks, clock: Any) -> None:
     assert detail
     assert detail.likely_to_end_in is None
     assert (
-        "It usually takes 4 s (1 past hold); it has already been 3.0 × the usual."
+        "It usually takes 4 s (1 past hold); it has already taken 3.0 × as long."
         in admin.why(locks, "a").sentences
     )
 
@@ -410,13 +424,13 @@ def test_usual_is_of_tasks_at_work_only(locks: Locks, clock: Any) -> None:
 
 
 def test_stale_finds_those_far_beyond_the_usual(
-    locks: Locks, roll: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+    locks: Locks, worker_reports: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_for(locks, clock, 4, 5, 6)
     held_for(locks, clock, 2, task="rare")
     take(locks, "slow", worker="w", task="bill", task_id="t", ttl=6000)
     take(locks, "once before", worker="w", task="rare", task_id="t", ttl=6000)
-    roll(ALIVE)
+    worker_reports(ALIVE)
     clock.shift(40)
     assert admin.stale(locks, object()) == []
     clock.shift(20)
@@ -476,7 +490,7 @@ def test_check_of_settings(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "levels"),
+    ("fields", "levels"),
     [
         ({"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "role": "master"}, []),
         ({"redis_version": "6.0.9"}, ["error"]),
@@ -487,7 +501,7 @@ def test_check_of_settings(locks: Locks) -> None:
     ],
 )
 def test_check_of_the_server(
-    locks: Locks, said: dict[str, str], levels: list[str], monkeypatch: pytest.MonkeyPatch
+    locks: Locks, fields: dict[str, str], levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(locks), "perform", lambda self, call: said)
+    monkeypatch.setattr(type(locks), "perform", lambda self, call: fields)
     assert [finding.level for finding in admin.check_server(locks)] == levels

@@ -13,9 +13,7 @@ from celery.utils import uuid
 from click.testing import CliRunner, Result
 
 from celery_locks import Locks, admin
-from celery_locks.cli import context as desks
-from celery_locks.cli import main
-from celery_locks.cli import manage as acting
+from celery_locks.cli import context, main, manage
 from celery_locks.cli.render import HEADS, fit, printable
 from celery_locks.types import Holder, LockSpec
 
@@ -36,13 +34,13 @@ EVERY = [
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
     made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
-    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(made))
+    monkeypatch.setattr(context.Context, "of_url", lambda *_: context.Context(made))
     yield made
     made.close()
 
 
-def run(*arguments: str, url: str = "redis://memory", said: str = "") -> Result:
-    result = CliRunner().invoke(main, ["--url", url, *arguments], input=said)
+def run(*arguments: str, url: str = "redis://memory", typed: str = "") -> Result:
+    result = CliRunner().invoke(main, ["--url", url, *arguments], input=typed)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -50,15 +48,15 @@ def run(*arguments: str, url: str = "redis://memory", said: str = "") -> Result:
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody is there who can be asked."""
-    monkeypatch.setattr(acting, "is_terminal", lambda: True)
+    monkeypatch.setattr(manage, "is_terminal", lambda: True)
 
 
 SURE = ("--yes", "--reason", "it hangs")
 
 
-def take(locks: Locks, *names: str, **said: Any) -> None:
+def take(locks: Locks, *names: str, **fields: Any) -> None:
     for name in names:
-        locks.perform(locks.commands.acquire(LockSpec(name), f"t-{name}", Holder(**said)))
+        locks.perform(locks.commands.acquire(LockSpec(name), f"t-{name}", Holder(**fields)))
 
 
 @pytest.mark.parametrize("command", EVERY, ids=lambda command: command[0])
@@ -102,10 +100,10 @@ def test_bad_input_ends_with_2_and_a_sentence(
     ("command", "sentence"),
     [
         (["info", "free"], "Nobody holds lock 'free' or waits for it."),
-        (["release", "free"], "Nobody holds a lock 'free'."),
-        (["release", "free*"], "Nobody holds a lock 'free*'."),
-        (["release", "a", "--if-token", "x"], "Nobody holds a lock 'a' with token 'x'."),
-        (["stop", "free"], "Nobody holds a lock 'free'."),
+        (["release", "free"], "Nobody holds lock 'free'."),
+        (["release", "free*"], "Nobody holds lock 'free*'."),
+        (["release", "a", "--if-token", "x"], "Nobody holds lock 'a' with token 'x'."),
+        (["stop", "free"], "Nobody holds lock 'free'."),
     ],
 )
 def test_nothing_there_ends_with_1(locks: Locks, command: list[str], sentence: str) -> None:
@@ -119,8 +117,8 @@ def test_nothing_there_ends_with_1(locks: Locks, command: list[str], sentence: s
     [
         (["list"], "No locks."),
         (["stale"], "No stale locks."),
-        (["history"], "Nothing is on record."),
-        (["history", "--acts"], "Nothing was done by hand."),
+        (["history"], "The history is empty."),
+        (["history", "--acts"], "No operator has done anything."),
     ],
 )
 def test_an_empty_answer_is_an_answer(locks: Locks, command: list[str], sentence: str) -> None:
@@ -131,7 +129,7 @@ def test_an_empty_answer_is_an_answer(locks: Locks, command: list[str], sentence
 def test_stale_says_what_it_could_not_judge(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else "no stale locks" would be read as good news."""
     found = admin.StaleLocks()
-    found.doubt = "The broker is away."
+    found.inconclusive = "The broker is away."
     monkeypatch.setattr(admin, "stale", lambda *_, **__: found)
     assert run("stale").stdout == "The broker is away.\n"
     as_json = run("stale", "--json")
@@ -140,8 +138,8 @@ def test_stale_says_what_it_could_not_judge(locks: Locks, monkeypatch: pytest.Mo
 
 def test_list_sorts_and_limits(locks: Locks) -> None:
     take(locks, "c", "a", "b")
-    said = json.loads(run("list", "--sort", "name", "--limit", "2", "--json").stdout)
-    assert [lock["name"] for lock in said] == ["a", "b"]
+    found = json.loads(run("list", "--sort", "name", "--limit", "2", "--json").stdout)
+    assert [lock["name"] for lock in found] == ["a", "b"]
 
 
 def test_list_aligns_its_columns(locks: Locks) -> None:
@@ -158,11 +156,11 @@ def test_list_aligns_its_columns(locks: Locks) -> None:
 def test_nothing_is_freed_unless_agreed(locks: Locks, names: list[str], answer: str) -> None:
     """A holder at work loses its lock: nobody should do that by one key too many."""
     take(locks, *names)
-    result = run("release", "a*" if names[1:] else "a1", said=answer)
+    result = run("release", "a*" if names[1:] else "a1", typed=answer)
     assert result.exit_code == 1
     assert "held by a process" in result.stdout
     assert ("Take these 2 locks?" if names[1:] else "Take this lock from its") in result.stdout
-    assert result.stderr.endswith("Nothing was freed.\n")
+    assert result.stderr.endswith("Nothing was released.\n")
     assert all(locks.is_locked(name) for name in names)
 
 
@@ -180,7 +178,7 @@ def test_what_is_agreed_is_freed_and_the_reason_kept(
     locks: Locks, arguments: list[str], answer: str
 ) -> None:
     take(locks, "a1", "a2", "b")
-    assert run("release", "a*", *arguments, said=answer).exit_code == 0
+    assert run("release", "a*", *arguments, typed=answer).exit_code == 0
     assert [lock.name for lock in admin.list_locks(locks)] == ["b"]
     assert {act.why for act in admin.history(locks)} == {"it hangs"}
 
@@ -191,7 +189,7 @@ def test_what_is_agreed_is_freed_and_the_reason_kept(
 def test_a_script_says_that_it_is_sure_and_why(locks: Locks, arguments: list[str]) -> None:
     """Nobody can be asked there; the refusal says what to write."""
     take(locks, "a b", task_id="t", task="bill", worker="w")
-    result = run("release", "a b", *arguments, said="y\nit hangs\n")
+    result = run("release", "a b", *arguments, typed="y\nit hangs\n")
     assert result.exit_code == 2
     assert "Lock 'a b' is held by task bill[t] on w" in result.stderr
     assert "write: release 'a b' --yes --reason 'why'" in result.stderr
@@ -211,11 +209,11 @@ def test_release_takes_it_only_from_the_holder_that_was_shown(
         locks.perform(locks.commands.acquire(LockSpec("a"), "another", Holder()))
         return True
 
-    monkeypatch.setattr(acting.click, "confirm", confirm)
+    monkeypatch.setattr(manage.click, "confirm", confirm)
     result = run("release", "a", "--reason", "it hangs")
     assert (result.exit_code, result.stderr) == (
         1,
-        "It was given back before it had to be taken.\n",
+        "The holder released it first; nothing was taken.\n",
     )
     assert [holder.token for holder in locks.holders("a")] == ["another"]
 
@@ -257,7 +255,7 @@ def test_a_near_miss_is_answered_with_the_name(
 @pytest.mark.parametrize(
     ("filters", "names", "sentence"),
     [
-        (["x*"], ["a", "b", "c"], "None of the 3 locks matches."),
+        (["x*"], ["a", "b", "c"], "None of the 3 locks match."),
         (["--worker", "w9"], ["a"], "The only lock does not match."),
         (["--task", "x"], [], "No locks."),
     ],
@@ -296,7 +294,7 @@ def test_a_narrow_screen_keeps_the_names_of_the_locks(width: int) -> None:
 
 def test_a_dry_run_frees_nothing(locks: Locks) -> None:
     take(locks, "a1", "a2")
-    assert run("release", "a*", "--dry-run").stdout.count("Would free") == 2
+    assert run("release", "a*", "--dry-run").stdout.count("Would release") == 2
     assert locks.is_locked("a1")
     assert admin.history(locks) == []
 
@@ -316,8 +314,8 @@ def test_grace_that_was_used_is_a_success(locks: Locks, monkeypatch: pytest.Monk
     take(locks, "a")
     asked: Callable[..., Any] = admin.actions.stop
 
-    def stop(*arguments: Any, **said: Any) -> Any:
-        answer = asked(*arguments, **said)
+    def stop(*arguments: Any, **fields: Any) -> Any:
+        answer = asked(*arguments, **fields)
         locks.perform(locks.commands.release("a", "t-a"))
         return answer
 
@@ -325,7 +323,7 @@ def test_grace_that_was_used_is_a_success(locks: Locks, monkeypatch: pytest.Monk
     result = run("release", "a", "--grace", "5", *SURE)
     assert (result.exit_code, result.stderr) == (
         0,
-        "It was given back before it had to be taken.\n",
+        "The holder released it first; nothing was taken.\n",
     )
 
 
@@ -348,7 +346,7 @@ NO_SKIP = "holds no lock and waits for none. Its result is SUCCESS."
         ),
         (
             {"skipped": True, "lock": "x", "holder": None},
-            "was skipped because lock 'x' was held by nobody we know. Its result is SUCCESS.",
+            "was skipped because lock 'x' was held by an unknown holder. Its result is SUCCESS.",
         ),
         (
             {"skipped": True, "reason": "already_done"},
@@ -364,7 +362,7 @@ def test_why_answers_first_and_takes_only_our_own_results_for_skips(
     app.conf.worker_enable_remote_control = False
     task_id = uuid()  # the backend is one for all apps of the process
     app.backend.store_result(task_id, value, "SUCCESS")
-    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(locks, app))
+    monkeypatch.setattr(context.Context, "of_url", lambda *_: context.Context(locks, app))
     result = run("why", task_id)
     assert result.stdout == f"Task {task_id} {answer}\n"
     assert result.exit_code == 0

@@ -70,8 +70,8 @@ def test_only_jobs_whose_renewal_was_overdue_are_looked_for(locks: Locks, clock:
 @pytest.mark.parametrize(
     ("broker", "acks_late", "fate", "sentence"),
     [
-        ("amqp://", True, "returns", "RabbitMQ delivers its message again by itself"),
-        ("amqp://", False, "lost", "acknowledged before the task began (acks_late is off)"),
+        ("amqp://", True, "returns", "RabbitMQ delivers its message again when"),
+        ("amqp://", False, "lost", "acknowledged before the task started (acks_late is off)"),
         ("memory://", True, "unknown", "a broker of type 'memory' cannot be asked"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_broker_that_is_down_is_said(locks: Locks) -> None:
     search = JobSearch(app_on("redis://127.0.0.1:1/0"), 0.5)
     found, doubt = search.jobs(locks, [HOLDER])
     assert found == []
-    assert doubt.startswith("The jobs of dead workers were not looked for: the broker gives no")
+    assert doubt.startswith("Could not search for the jobs of dead workers: the broker gives no")
     assert search.jobs(locks, []) == ([], "")
 
 
@@ -115,7 +115,7 @@ def unacked(delivered_at: float) -> Unacked:
     [
         ([unacked(1000.0)], "restored", "back in queue 'celery'"),
         ([unacked(1121.0)], "returns", "was delivered to a worker since"),
-        ([unacked(1000.0), unacked(1001.0)], "returns", "it has 2 messages"),
+        ([unacked(1000.0), unacked(1001.0)], "returns", "it has 2 unacknowledged messages"),
     ],
     ids=["the dead worker's", "delivered since", "several"],
 )

@@ -17,15 +17,15 @@ from celery import Celery
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_locks import LockedTask, Locks, LockUnavailable, events, metrics
+from celery_locks import LockedTask, Locks, LockUnavailable, admin, events, metrics
+from celery_locks.admin.counts import MetricField, read_counts
 from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.errors import LockUsageError
 from celery_locks.events import LockEvent, emit
 from celery_locks.metrics import recorder as recorder_room
-from celery_locks.metrics.collector import LocksCollector, exposition, families, read_counts
+from celery_locks.metrics.collector import LocksCollector, exposition, families
 from celery_locks.metrics.recorder import Recorder
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
-from celery_locks.store.commands.metrics import MetricField
 from celery_locks.store.effects import Call
 from tests.support.waiting import wait_until
 
@@ -190,7 +190,7 @@ def test_trouble_is_said_once(
         assert asked.acquire(timeout=30)
     recorder.wait_idle(0)
     recorder.after_fork()
-    assert caplog.text.count("cannot be sent now") == 1
+    assert caplog.text.count("could not send the lock metrics") == 1
 
 
 def test_server_that_is_away_at_the_end_is_not_waited_for(locks: Locks) -> None:
@@ -265,7 +265,7 @@ def test_app_tells_its_locked_tasks_before_they_run() -> None:
     def plain() -> None: ...
 
     # Shared tasks of other tests may be there too.
-    assert {"locked", "plain"}.intersection(metrics.locked_tasks(app)) == {"locked"}
+    assert {"locked", "plain"}.intersection(admin.locked_tasks(app)) == {"locked"}
     found = {family.name: family.samples for family in families({}, {}, ["locked"])}
     for name in ("celery_locks_skipped", "celery_locks_held"):
         assert [(sample.labels, sample.value) for sample in found[name]] == [
