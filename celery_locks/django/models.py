@@ -27,6 +27,8 @@ class Lock(models.Model):  # type: ignore[misc]
     objects = NoRows()
 
     class Meta:
+        """No table; permissions to view and to release."""
+
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view",)

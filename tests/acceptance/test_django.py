@@ -167,7 +167,7 @@ def test_release_page_shows_whether_the_holder_is_alive(rolf: User, rig: Rig, na
         form = f"{RELEASE}?name={name}&token={holder.token}"
 
         def shown() -> Any:
-            """A worker on a busy machine may answer too late the first time."""
+            """Try again: a worker on a busy machine may answer too late the first time."""
             page = rolf.get(form)
             return page if f"is alive and runs it in pid {pid}." in page.text else None
 

@@ -1,4 +1,4 @@
-"""The web surface as an operator meets it: a real server, a real worker, a real process."""
+"""The web app as an operator uses it: a real server, a real worker, a real process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def app(rig: Rig) -> Any:
 
 @pytest.fixture(scope="module")
 def plain(rig: Rig) -> Any:
-    """Without Celery, which takes its time to hear that a worker does not answer."""
+    """Build the app without Celery, which waits for workers that do not answer."""
     return create_app(
         rig.locks, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000
     )
@@ -80,16 +80,16 @@ def post(app: Any, path: str, status: int = 200, **body: Any) -> Any:
 
 
 def running(rig: Rig, key: str) -> Any:
-    """A task that runs under the lock until the test ends."""
+    """Start a task that holds the lock until the test ends."""
     result = rig.task("work").delay(key, key)
     rig.wait_started(result)
     return result
 
 
-def take(rig: Rig, name: str, **said: Any) -> None:
-    """Held by nobody who renews it."""
+def take(rig: Rig, name: str, **fields: Any) -> None:
+    """Hold a lock that nobody renews."""
     spec, token = LockSpec(name, 600), f"t-{next(_numbers)}"
-    rig.locks.perform(rig.locks.commands.acquire(spec, token, Holder(**said)))
+    rig.locks.perform(rig.locks.commands.acquire(spec, token, Holder(**fields)))
 
 
 def listed(app: Any, **parameters: Any) -> list[str]:
@@ -97,19 +97,19 @@ def listed(app: Any, **parameters: Any) -> list[str]:
 
 
 def wait_listed(app: Any, name: str) -> None:
-    """A list may be a second old."""
+    """Wait until the list shows it: a list may be a second old."""
     wait_until(lambda: name in listed(app, limit=500), PATIENCE, what=f"lock {name!r} in the list")
 
 
-def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> None:
-    """From the list to the audit: what the REST calls are for."""
+def test_operator_finds_a_task_and_releases_its_lock(rig: Rig, app: Any, key: str) -> None:
+    """From the list to the history: this is what the REST API is for."""
     result = running(rig, key)
     wait_listed(app, key)
     [lock] = get(app, "locks", glob=key, task="wor*", state="held")["locks"]
     assert lock["holders"][0]["task_id"] == result.id
 
     def seen_running() -> Any:
-        """A worker on a busy machine may answer too late the first time."""
+        """Try again: a worker on a busy machine may answer too late the first time."""
         [holder] = get(app, "locks/info", name=key)["holders"]
         return holder if holder["liveness"]["verdict"] == "running" else None
 
@@ -139,8 +139,8 @@ def test_operator_finds_a_task_and_frees_it(rig: Rig, app: Any, key: str) -> Non
     assert sentence == f"Task '{result.id}' holds no lock."
 
 
-def test_release_with_a_grace_lets_the_task_end_by_itself(rig: Rig, app: Any, key: str) -> None:
-    """The holder hears it with its next renewal; what it gives back need not be taken."""
+def test_release_with_a_grace_lets_the_task_stop_on_its_own(rig: Rig, app: Any, key: str) -> None:
+    """The holder is asked with its next renewal; if it releases the lock, nothing is taken."""
     take(rig, key, task_id="t1")
     assert post(app, "locks/stop", name=key, reason="enough")["asked"][0]["task_id"] == "t1"
     assert post(app, "locks/release", 404, name=key, token="another").startswith("Nobody holds")
@@ -151,7 +151,7 @@ def test_release_with_a_grace_lets_the_task_end_by_itself(rig: Rig, app: Any, ke
     assert acts == ["force_release", "stop", "stop"]
 
 
-def test_token_frees_one_holder_only(rig: Rig, app: Any, key: str) -> None:
+def test_token_releases_one_holder_only(rig: Rig, app: Any, key: str) -> None:
     for holder in ("t1", "t2"):
         spec = LockSpec(key, 60, limit=2)
         rig.locks.perform(rig.locks.commands.acquire(spec, holder, Holder(task_id=holder)))
@@ -162,7 +162,7 @@ def test_token_frees_one_holder_only(rig: Rig, app: Any, key: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_name_is_a_name_like_any_other(rig: Rig, plain: Any, name: str) -> None:
-    """A name is data: it comes back as it is, finds its lock and no other, and frees it."""
+    """A name is data: it comes back unchanged and addresses exactly its own lock."""
     take(rig, name, task_id=f"id of {name[:50]}", task=name, worker=name)
     wait_listed(plain, name)
     assert get(plain, "locks/info", name=name)["name"] == name
@@ -193,17 +193,17 @@ def test_list_is_sorted_and_paged(rig: Rig, app: Any) -> None:
     assert 0 < answer["read_in"] < PATIENCE
 
 
-def test_what_else_admin_knows(rig: Rig, app: Any) -> None:
+def test_check_stale_and_sweep_are_served(rig: Rig, app: Any) -> None:
     me = get(app, "me")
     assert (me["role"], me["app"]) == ("read", True)
     assert abs(me["now"] - time.time()) < PATIENCE
     assert {finding["where"] for finding in get(app, "locks/check")["findings"]}
     take(rig, "left behind", task_id="x", worker="gone@nowhere")
-    stale = {one["name"]: one for one in get(app, "locks/stale", older_than=0)["stale"]}
+    stale = {lock["name"]: lock for lock in get(app, "locks/stale", older_than=0)["stale"]}
     assert stale["left behind"]["verdict"] == "silent"
-    assert all(one["is_old"] for one in stale.values())
+    assert all(lock["is_old"] for lock in stale.values())
     swept = post(app, "locks/sweep", dry_run=True)
-    assert "left behind" in [one["name"] for one in swept["spared"]]
+    assert "left behind" in [lock["name"] for lock in swept["spared"]]
 
 
 def test_done_work_is_listed_and_reset(rig: Rig, app: Any) -> None:
@@ -211,8 +211,8 @@ def test_done_work_is_listed_and_reset(rig: Rig, app: Any) -> None:
     done(7)
     [work] = get(app, "locks/done")["done"]
     assert work["key"] == "paid:7"
-    said = post(app, "locks/done/reset", key="paid:7", by="ann", reason="paid the wrong one")
-    assert said == {"key": "paid:7", "reset": True}
+    answer = post(app, "locks/done/reset", key="paid:7", by="ann", reason="paid the wrong one")
+    assert answer == {"key": "paid:7", "reset": True}
     sentence = post(app, "locks/done/reset", 404, key="paid:7")
     assert sentence == "No work is marked as done for 'paid:7'."
     [act] = get(app, "locks/history", name="paid:7", only_acts="true")["acts"]
@@ -228,10 +228,10 @@ def test_done_work_is_listed_and_reset(rig: Rig, app: Any) -> None:
         ("write", "somebody over the web from 10.0.0.7, claimed name 'ceo'"),
     ],
 )
-def test_history_tells_the_verified_name_from_the_claimed(
+def test_history_separates_the_verified_name_from_the_claimed(
     rig: Rig, key: str, verdict: Any, who: str
 ) -> None:
-    """With a login of the host application anybody may claim to be the ceo; the login counts."""
+    """Any user may claim to be the ceo; the name of the login comes first."""
     app = create_app(rig.locks, authorize=lambda request: verdict)
     take(rig, key)
     body = {"name": key, "by": "ceo", "reason": "x" * 500}
@@ -244,7 +244,7 @@ def test_history_tells_the_verified_name_from_the_claimed(
 def test_default_grace_exceeds_what_the_holder_needs_to_notice(
     rig: Rig, plain: Any, key: str
 ) -> None:
-    """The page shows it per lock; null asks for it, and what no request can wait for is refused."""
+    """The page shows it for each lock; null requests it, and too long a wait is refused."""
     take(rig, key)  # a ttl of 600 s
     wait_listed(plain, key)
     assert get(plain, "locks/info", name=key)["default_grace"] == 205
@@ -279,7 +279,7 @@ def environment(rig: Rig, **more: str) -> dict[str, str]:
 def served(
     rig: Rig, *arguments: str, alone: bool = True, warning: str = "", **more: str
 ) -> Iterator[str]:
-    """The address where ``celery-locks web`` serves; it ends by Ctrl-C, with no other word."""
+    """Run ``celery-locks web`` and yield its address; Ctrl-C ends it without further output."""
     process = subprocess.Popen(
         command(rig, "--port", "0", *arguments, alone=alone),
         env=environment(rig, **more),
@@ -294,8 +294,8 @@ def served(
         assert address, line + process.communicate(timeout=PATIENCE)[1]
         yield address.group()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE)[1]
-        assert said.startswith(warning) if warning else said == ""
+        output = process.communicate(timeout=PATIENCE)[1]
+        assert output.startswith(warning) if warning else output == ""
         assert process.returncode == 0
     finally:
         process.kill()
@@ -313,7 +313,7 @@ def fetched(address: str, **headers: str) -> tuple[int, str]:
 
 
 def test_command_serves_with_keys(rig: Rig, key: str) -> None:
-    """`celery -A proj locks web`: it knows the app, so it can say that the worker lives."""
+    """With `celery -A proj locks web` the app is known, so the worker can be asked."""
     running(rig, key)
     keys = {"CELERY_LOCKS_READ_KEYS": f"other, {READ}", "CELERY_LOCKS_WRITE_KEYS": WRITE}
     with served(rig, alone=False, **keys) as address:
@@ -359,10 +359,10 @@ def release(address: str, name: str, **headers: str) -> None:
         (["--behind-proxy", "127.0.0.1"], "the CTO's", "an unknown address"),
     ],
 )
-def test_command_believes_only_a_proxy_that_was_named(
+def test_command_trusts_only_a_named_proxy(
     rig: Rig, key: str, arguments: list[str], forwarded: str, known_as: str
 ) -> None:
-    """Else every caller on this machine signs with any address, and is limited by none."""
+    """Otherwise any local caller could forge its address and bypass the limit."""
     take(rig, key)
     with served(rig, *arguments, CELERY_LOCKS_WRITE_KEYS=WRITE) as address:
         release(address, key, **{"X-Forwarded-For": forwarded})
@@ -393,7 +393,7 @@ def test_command_warns_of_keys_over_http(rig: Rig) -> None:
         (["--open", "--port", "{taken}"], "Cannot listen on"),
     ],
 )
-def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:
+def test_command_refuses_with_a_sentence(rig: Rig, arguments: list[str], sentence: str) -> None:
     taken = str(urlsplit(rig.server.url).port)
     arguments = [word.replace("{taken}", taken) for word in arguments]
     done = subprocess.run(
@@ -408,7 +408,7 @@ def test_command_refuses_in_a_sentence(rig: Rig, arguments: list[str], sentence:
     assert "Traceback" not in done.stderr
 
 
-def test_command_without_the_extra_says_what_to_install(rig: Rig) -> None:
+def test_command_without_the_extra_names_what_to_install(rig: Rig) -> None:
     """The core installs without a web server."""
     code = f"import sys; sys.modules['uvicorn'] = None; {ALONE}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""100,000 locks: the list stays usable, and the lock server is nobody's alone."""
+"""100,000 locks: the list stays usable, and reading it does not block the lock server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def locks(server: EmbeddedServer) -> Iterator[Locks]:
 
 
 def _take(server: EmbeddedServer, locks: Locks) -> None:
-    """As fast as it goes: many calls in one pipeline, no lease and no keeper."""
+    """Acquire quickly: many calls in one pipeline, without leases and renewals."""
     with server.client() as client:
         client.script_load(scripts.ACQUIRE.text)
         for start in range(0, MANY, AT_ONCE):
@@ -53,7 +53,7 @@ def _holder(number: int) -> Holder:
 
 
 class Noted(Watched):
-    """Which call took the server how long; one that seems long is tried again.
+    """Return how long each call took on the server; a call that seems long is tried again.
 
     The server does other work too, and the kernel its own on the server's account.
     """
@@ -70,13 +70,13 @@ class Noted(Watched):
 def test_100_000_locks_are_listed(
     server: EmbeddedServer, locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the list is there it answers at once; and reading it kept nobody else waiting."""
+    """A list that has been read is returned at once, and reading it delays no other client."""
     watched = Noted(server, locks.perform)
     monkeypatch.setattr(locks, "perform", watched.perform)
     app = create_app(locks, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000)
 
     def listed(**parameters: Any) -> Any:
-        """The best of a few: others use this machine too."""
+        """Return the best of a few runs: other programs use this machine too."""
         took, answers = [], []
         for _ in range(4):
             began = time.perf_counter()

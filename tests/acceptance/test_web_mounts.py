@@ -1,4 +1,4 @@
-"""Mounted under a prefix in other people's applications; the README shows the same lines."""
+"""The app mounted below a prefix in other applications; the README shows the same lines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def in_flask(web: Any, url: str) -> Iterator[AcquireRequest]:
 
 @contextmanager
 def in_django(web: Any, url: str) -> Iterator[AcquireRequest]:
-    """In a process of its own, for Django's settings are made once in each."""
+    """Run it in its own process, because Django allows one set of settings per process."""
     directory = new_directory()
     (directory / "asgi.py").write_text(DJANGO)
     environment = {
@@ -102,12 +102,12 @@ def in_django(web: Any, url: str) -> Iterator[AcquireRequest]:
 
 def asking(app: Any) -> AcquireRequest:
     def ask(method: str, path: str, **request: Any) -> httpx.Response:
-        async def asked() -> httpx.Response:
+        async def send() -> httpx.Response:
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
                 return await client.request(method, path, **request)
 
-        return asyncio.run(asked())
+        return asyncio.run(send())
 
     return ask
 
@@ -129,7 +129,7 @@ def locks(server: EmbeddedServer) -> Iterator[Locks]:
 def test_everything_works_below_a_prefix(
     mount: Callable[..., Any], locks: Locks, server: EmbeddedServer
 ) -> None:
-    """Page, files, list and release, wherever it hangs; the application around it still answers."""
+    """Page, files, list and release work anywhere, and so does the application around them."""
     web = create_app(locks, read_keys=[READ], write_keys=[WRITE])
     with mount(web, server.url) as ask:
         shows_everything(ask, locks)

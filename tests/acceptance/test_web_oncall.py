@@ -56,10 +56,10 @@ def post(app: Any, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-def take(locks: Locks, name: str, token: str = "", ttl: float = 600, **said: Any) -> str:
-    """Held by nobody who renews it."""
+def take(locks: Locks, name: str, token: str = "", ttl: float = 600, **fields: Any) -> str:
+    """Hold a lock that nobody renews."""
     token = token or f"t-{next(_numbers)}"
-    locks.perform(locks.commands.acquire(LockSpec(name, ttl), token, Holder(**said)))
+    locks.perform(locks.commands.acquire(LockSpec(name, ttl), token, Holder(**fields)))
     return token
 
 
@@ -69,16 +69,16 @@ def running(rig: Rig, key: str) -> Any:
     return result
 
 
-def test_list_tells_the_living_from_the_dead(rig: Rig, app: Any, key: str) -> None:
-    """A dead worker's locks must stand out in the list, not only once they are opened."""
+def test_list_shows_which_holders_are_alive(rig: Rig, app: Any, key: str) -> None:
+    """The locks of a dead worker must be visible in the list, not only in the details."""
     running(rig, key)
     take(rig.locks, f"{key}-left", task_id="x", task="work", worker="gone@nowhere")
 
     def judged() -> Any:
         found = get(app, "locks", glob=f"{key}*")
-        verdicts = {one["name"]: one["holders"][0]["liveness"] for one in found["locks"]}
-        said = [verdicts.get(name, {}).get("verdict") for name in (key, f"{key}-left")]
-        return found if said == ["running", "silent"] else None
+        verdicts = {lock["name"]: lock["holders"][0]["liveness"] for lock in found["locks"]}
+        found_verdicts = [verdicts.get(name, {}).get("verdict") for name in (key, f"{key}-left")]
+        return found if found_verdicts == ["running", "silent"] else None
 
     found = wait_until(judged, PATIENCE, what="the workers' answers in the list")
     assert found["workers"]["asked"] >= 2
@@ -86,34 +86,34 @@ def test_list_tells_the_living_from_the_dead(rig: Rig, app: Any, key: str) -> No
     assert 0 <= found["workers"]["age"] < 30
     assert found["suspect"] >= 1
     suspects = get(app, "locks", state="suspect", glob=f"{key}*")
-    assert [one["name"] for one in suspects["locks"]] == [f"{key}-left"]
+    assert [lock["name"] for lock in suspects["locks"]] == [f"{key}-left"]
 
 
-def test_workers_are_asked_once_for_all_who_look(
+def test_workers_are_asked_once_for_all_viewers(
     rig: Rig, app: Any, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broadcast for each viewer and second would be a load of its own."""
+    """A broadcast per viewer and second would load the broker."""
     running(rig, key)
-    asked: list[Any] = []
+    calls: list[Any] = []
     real = liveness.inspect_active
 
     def counted(*args: Any, **how: Any) -> Any:
-        asked.append(args)
+        calls.append(args)
         return real(*args, **how)
 
     monkeypatch.setattr(liveness, "inspect_active", counted)
     get(app, "locks/info", name=key)
-    before = len(asked)
+    before = len(calls)
     for _ in range(20):
         get(app, "locks")
         get(app, "locks/info", name=key)
         get(app, "locks/why", subject=key)
-    # Each time a silent worker (of another test) is asked twice; 60 questions take a few seconds.
-    assert len(asked) - before <= 8
+    # A silent worker (of another test) is asked twice each time; 60 requests take a few seconds.
+    assert len(calls) - before <= 8
 
 
-def test_list_says_what_is_usual(rig: Rig, app: Any, key: str) -> None:
-    """ "Held for 7 minutes" means nothing to somebody who does not know the task."""
+def test_list_shows_the_usual_duration(rig: Rig, app: Any, key: str) -> None:
+    """Only the usual duration tells whether 7 minutes are long."""
     holder = Holder(task=f"usual.{key}", task_id="t")
     with rig.locks.hold(f"{key}-past", holder=holder):
         wait_until(lambda: _age(rig.locks, f"{key}-past") > 1.1, PATIENCE)
@@ -133,8 +133,8 @@ def _age(locks: Locks, name: str) -> float:
     return lock.as_of - lock.holders[0].acquired_at if lock else 0.0
 
 
-def test_arguments_are_shown_only_if_the_app_says_so(rig: Rig, app: Any, key: str) -> None:
-    """Arguments may be secrets; who may see locks need not be who may see those."""
+def test_arguments_are_shown_only_if_the_app_allows_it(rig: Rig, app: Any, key: str) -> None:
+    """Arguments may contain secrets that not everybody who sees locks may see."""
     running(rig, key)
     allowed = app_over(rig, locks_show_arguments=True)
 
@@ -149,8 +149,8 @@ def test_arguments_are_shown_only_if_the_app_says_so(rig: Rig, app: Any, key: st
     assert key not in str([value for word, value in holder.items() if word != "liveness"])
 
 
-def test_search_finds_a_lock_by_the_id_of_who_holds_or_waits(rig: Rig, app: Any, key: str) -> None:
-    """The log has a task's id, and not the name of its lock."""
+def test_search_finds_a_lock_by_a_task_id(rig: Rig, app: Any, key: str) -> None:
+    """Logs have the task id, not the lock name."""
     take(rig.locks, key, task_id=f"id-{key}-holder")
     for text in (f"*{key}-hold*", f"id-{key}-holder", key):
         wait_until(lambda text=text: names(app, search=text) == [key], PATIENCE)
@@ -161,18 +161,16 @@ def names(app: Any, **parameters: Any) -> list[str]:
     return [lock["name"] for lock in get(app, "locks", **parameters)["locks"]]
 
 
-def test_many_are_released_from_the_holders_named_and_nobody_else(
-    rig: Rig, app: Any, key: str
-) -> None:
-    """While the reason was written a lock changed hands: its new holder keeps it."""
+def test_release_many_affects_only_the_given_holders(rig: Rig, app: Any, key: str) -> None:
+    """A holder changed while the user typed the reason: the new holder keeps the lock."""
     holders = [{"name": f"{key}-{n}", "token": take(rig.locks, f"{key}-{n}")} for n in range(3)]
     admin.force_release(rig.locks, f"{key}-1", reason="", by="ann")
     take(rig.locks, f"{key}-1", token="somebody-else")
     done = post(app, "locks/release-many", holders=holders, reason="deploy", by="ann", grace=0.2)
-    assert sorted(one["name"] for one in done["freed"]) == [f"{key}-0", f"{key}-2"]
+    assert sorted(holder["name"] for holder in done["freed"]) == [f"{key}-0", f"{key}-2"]
     assert done["not_held"] == [holders[1]]
     assert (done["unknown"], done["trouble"]) == ([], "")
-    assert [one.token for one in rig.locks.holders(f"{key}-1")] == ["somebody-else"]
+    assert [holder.token for holder in rig.locks.holders(f"{key}-1")] == ["somebody-else"]
     acts = get(app, "locks/history", name=f"{key}-0", only_acts="true")["acts"]
     assert [(act["act"], act["why"]) for act in acts] == [
         ("force_release", "deploy"),
@@ -191,14 +189,14 @@ def test_many_are_released_from_the_holders_named_and_nobody_else(
         ({"holders": [{"name": "", "token": "t"}], "reason": "x"}, "name must be a text"),
     ],
 )
-def test_many_are_refused_in_a_sentence(app: Any, body: Any, sentence: str) -> None:
+def test_release_many_refuses_with_a_sentence(app: Any, body: Any, sentence: str) -> None:
     answer = ask(app, "POST", "/api/v1/locks/release-many", json=body, headers=MAY_WRITE)
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]
 
 
 def test_completed_work_is_found_by_its_key(rig: Rig, app: Any, key: str) -> None:
-    """One key among many, and whether the list is the whole one."""
+    """One key is found among many, and the answer tells whether the list is complete."""
     done = idempotent(rig.locks, key=key + ":{n}", ttl=60)(lambda n: n)
     for n in range(3):
         done(n)
@@ -211,7 +209,7 @@ def test_completed_work_is_found_by_its_key(rig: Rig, app: Any, key: str) -> Non
     assert (act["act"], act["why"]) == ("reset", "the bank lost it")
 
 
-def test_me_says_where_the_locks_are(rig: Rig, app: Any) -> None:
+def test_me_shows_where_the_locks_are(rig: Rig, app: Any) -> None:
     me = get(app, "me")
     assert (me["app_name"], me["db"], me["prefix"]) == ("tests", 0, rig.locks.commands.prefix)
     assert rig.server.url.removeprefix("redis://").startswith(me["server"])

@@ -1,4 +1,4 @@
-"""The description is true: schemathesis makes up requests from it, right and wrong ones."""
+"""The OpenAPI document is correct: schemathesis generates valid and invalid requests from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ schemathesis.openapi.format(
 
 
 class Late:
-    """The app; made anew once there is a server, for tests are collected before that."""
+    """The app; replaced once there is a server, because tests are collected before that."""
 
     def __init__(self) -> None:
         self.use(Locks.from_url("redis://127.0.0.1:1"))
@@ -67,7 +67,7 @@ def locks() -> Iterator[Locks]:
 
 @schema.parametrize()
 def test_answers_are_as_described(case: Any, locks: Locks) -> None:
-    """No made-up request is answered otherwise than the description says, with all checks on."""
+    """Every generated request is answered as described, with all checks on."""
     for name in HELD:
         if not locks.holders(name):
             holder = Holder(task_id="t1", task=name, worker=name)
@@ -77,7 +77,7 @@ def test_answers_are_as_described(case: Any, locks: Locks) -> None:
 
 
 def _hurry(case: Any) -> None:
-    """A grace that is right is made short; nobody here gives anything back by itself."""
+    """Shorten a valid grace period: no holder here releases anything on its own."""
     grace = case.body.get("grace") if isinstance(case.body, dict) else None
     if isinstance(grace, int | float) and 0 < grace <= 60 and not isinstance(grace, bool):
         case.body["grace"] = 0.001

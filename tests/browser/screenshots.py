@@ -1,6 +1,6 @@
 """The pictures of the page in docs/: ``python -m tests.browser.screenshots [folder]``.
 
-Nothing in them is made up: a lock server, two Celery workers of which one is killed, the page and
+Everything in them is real: a lock server, two Celery workers of which one is killed, the page and
 Chromium. It takes about a minute and a half.
 """
 
@@ -95,7 +95,7 @@ def prepare(locks: Locks, stock: subprocess.Popen[bytes]) -> None:
 
 
 def _past_holds(locks: Locks) -> int:
-    return sum(act.act == "held" for act in admin.history(locks, "invoice:20417"))
+    return sum(entry.act == "held" for entry in admin.history(locks, "invoice:20417"))
 
 
 def take(browser: Browser, address: str, folder: Path) -> None:
@@ -113,7 +113,7 @@ def take(browser: Browser, address: str, folder: Path) -> None:
 def _opened(browser: Browser, address: str, scheme: Any, **options: Any) -> Page:
     page = browser.new_context(color_scheme=scheme, **options).new_page()
     page.goto(address)
-    expect(page.locator("#rows .life.running").first).to_be_attached(timeout=PATIENCE * 1000)
+    expect(page.locator("#rows .liveness.running").first).to_be_attached(timeout=PATIENCE * 1000)
     if "lock=" in address:
         expect(page.locator(".time-axis .present")).to_be_visible()
         expect(page.locator("#why p").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""Looking: the list, live, filtered, sorted, in pages, on a phone, in the dark."""
+"""The list: live, filtered, sorted, in pages, on a phone, in dark mode."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from urllib.parse import quote
 from playwright.sync_api import Page, expect
 
 from celery_locks.types import Holder
-from tests.browser.desk import PATIENCE, WORKER, Context, no_sideways_scroll, row, somebody
+from tests.browser.harness import PATIENCE, WORKER, Harness, new_holder, no_sideways_scroll, row
 from tests.support.waiting import wait_until
 
 LONG = "catalogue:" + "x" * 400  # nowhere to break it
 PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
 
 
-def test_list_says_who_holds_what(desk: Context) -> None:
-    """The first thing to know at three in the morning."""
-    holder = somebody("shop.billing.tasks.charge")
-    desk.hold("invoice:42", holder=holder)
-    desk.crowd.wait_for("invoice:42")
-    desk.crowd.wait_for("invoice:42")
-    page = desk.open()
+def test_list_shows_who_holds_what(harness: Harness) -> None:
+    """Operators need to know this first."""
+    holder = new_holder("shop.billing.tasks.charge")
+    harness.hold("invoice:42", holder=holder)
+    harness.holders.wait_for("invoice:42")
+    harness.holders.wait_for("invoice:42")
+    page = harness.open()
     found = row(page, "invoice:42")
     expect(found.locator(".holder")).to_have_text(f"shop.billing.tasks.charge{holder.task_id[:8]}")
     expect(found.locator(".where")).to_have_text(f"{WORKER}{holder.pid}")
@@ -32,29 +32,29 @@ def test_list_says_who_holds_what(desk: Context) -> None:
     expect(page.locator("[data-state=waiting]")).to_have_text("waited for 1")
     before = found.locator(".held").inner_text()
     expect(found.locator(".held")).not_to_have_text(before)
-    desk.hold("invoice:43")
+    harness.hold("invoice:43")
     expect(row(page, "invoice:43")).to_be_visible()
 
 
-def test_bar_drains_and_refills_with_a_renewal(desk: Context) -> None:
-    """A holder that renews is alive; that has to be seen without reading."""
-    lease = desk.hold("invoice:42", ttl=6)
-    page = desk.open()
+def test_bar_drains_and_refills_with_a_renewal(harness: Harness) -> None:
+    """A renewal must be visible at a glance."""
+    lease = harness.hold("invoice:42", ttl=6)
+    page = harness.open()
     fill = row(page, "invoice:42").locator(".track i")
     expect(fill).to_be_visible()
-    looks: list[float] = []
+    samples: list[float] = []
 
     def drained_and_refilled() -> bool:
-        looks.append(fill.evaluate(_SHARE))
+        samples.append(fill.evaluate(_SHARE))
         return any(
-            max(looks[: at + 1]) - low > 0.1 and max(looks[at:]) - low > 0.1
-            for at, low in enumerate(looks)
+            max(samples[: at + 1]) - low > 0.1 and max(samples[at:]) - low > 0.1
+            for at, low in enumerate(samples)
         )
 
     wait_until(drained_and_refilled, PATIENCE, every=0.1, what="the bar to fall and rise")
     assert lease.renewals > 0
-    # In jumps of a second, it would stand still in most looks.
-    assert len(set(looks)) >= min(8, len(looks) / 2), looks
+    # With jumps of a second, the bar would not move between most samples.
+    assert len(set(samples)) >= min(8, len(samples) / 2), samples
 
 
 _SHARE = """
@@ -62,13 +62,13 @@ _SHARE = """
 """
 
 
-def test_filter_narrows_the_list_and_makes_a_link(desk: Context) -> None:
-    """What one found, the other on call should see from the link alone."""
+def test_filter_narrows_the_list_and_makes_a_link(harness: Harness) -> None:
+    """A colleague must see the same list from the link alone."""
     for name in ("invoice:41", "invoice:42", "old-invoice:7", "report:day"):
-        desk.hold(name)
-    desk.hold("mail", "shop.mail.send", holder=somebody("shop.mail.send", worker="mail@web-9"))
-    desk.crowd.wait_for("invoice:42")
-    page = desk.open()
+        harness.hold(name)
+    harness.hold("mail", "shop.mail.send", holder=new_holder("shop.mail.send", worker="mail@web-9"))
+    harness.holders.wait_for("invoice:42")
+    page = harness.open()
     expect(page.locator("#rows tr")).to_have_count(5)
     page.fill("#q", "invoice")
     expect(page.locator("#rows tr")).to_have_count(3)
@@ -76,12 +76,12 @@ def test_filter_narrows_the_list_and_makes_a_link(desk: Context) -> None:
     expect(page.locator("#rows tr")).to_have_count(2)
     page.click("[data-state=waiting]")
     expect(page.locator("#rows tr")).to_have_count(1)
-    expect(page.locator("#range")).to_have_text("1–1 of 1 lock that match")
-    friend = desk.open(page.url.removeprefix(desk.site.url))
+    expect(page.locator("#range")).to_have_text("1–1 of 1 lock (filtered)")
+    friend = harness.open(page.url.removeprefix(harness.server.url))
     expect(friend.locator("#q")).to_have_value("invoice:*")
     expect(friend.locator("[data-state=waiting]")).to_have_attribute("aria-pressed", "true")
     expect(friend.locator("#rows .name")).to_have_text(["invoice:42"])
-    page.fill("#q", "nothing of the kind")
+    page.fill("#q", "no such lock")
     expect(page.locator("#empty")).to_contain_text("No lock matches the filter.")
     page.click("text=Show all locks")
     expect(page.locator("#rows tr")).to_have_count(5)
@@ -93,13 +93,13 @@ def test_filter_narrows_the_list_and_makes_a_link(desk: Context) -> None:
     expect(page.locator("#rows .name")).to_have_text(["mail"])
 
 
-def test_columns_sort(desk: Context) -> None:
-    """Whoever waits longest, or is waited for most, comes first when asked."""
+def test_columns_sort(harness: Harness) -> None:
+    """Each column sorts, and a second click reverses the order."""
     for name, ttl in (("b", 30), ("a", 300), ("c", 100)):
-        desk.hold(name, ttl=ttl)
+        harness.hold(name, ttl=ttl)
         time.sleep(0.02)  # the store counts in milliseconds
-    desk.crowd.wait_for("c")
-    page = desk.open()
+    harness.holders.wait_for("c")
+    page = harness.open()
     expect(page.locator("th[data-sort=waiting]")).to_have_attribute("aria-sort", "descending")
     expect(page.locator("#rows tr")).to_have_count(3)
     expect(page.locator("#rows .name")).to_have_text(["c", "b", "a"])
@@ -115,11 +115,11 @@ def test_columns_sort(desk: Context) -> None:
             expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
 
 
-def test_thousands_of_locks_stay_usable(desk: Context) -> None:
-    """A page at a time is drawn, and a filter finds one among all."""
+def test_thousands_of_locks_stay_usable(harness: Harness) -> None:
+    """One page is drawn at a time, and a filter searches all locks."""
     for number in range(5_200):
-        desk.crowd.leave(f"bulk:{number:05}")
-    page = desk.open("#sort=name&order=asc")
+        harness.holders.hold_without_renewal(f"bulk:{number:05}")
+    page = harness.open("#sort=name&order=asc")
     expect(page.locator("#range")).to_have_text("1–100 of 5,200 locks")
     expect(page.locator("#rows tr")).to_have_count(100)
     expect(page.locator("#previous")).to_be_disabled()
@@ -129,18 +129,18 @@ def test_thousands_of_locks_stay_usable(desk: Context) -> None:
     expect(page.locator("#range")).to_have_text("201–300 of 5,200 locks")
     page.fill("#q", "bulk:04711")
     expect(page.locator("#rows tr")).to_have_count(1)
-    expect(page.locator("#range")).to_have_text("1–1 of 1 lock that match")
-    page.goto(desk.site.url + "#sort=name&order=asc&page=52")
+    expect(page.locator("#range")).to_have_text("1–1 of 1 lock (filtered)")
+    page.goto(harness.server.url + "#sort=name&order=asc&page=52")
     expect(page.locator("#rows .name").last).to_have_text("bulk:05199")
     expect(page.locator("#next")).to_be_disabled()
 
 
-def test_phone_shows_cards_and_never_scrolls_sideways(desk: Context) -> None:
-    """On call is often on the sofa."""
-    desk.hold("invoice:42")
-    desk.hold(LONG)
-    desk.crowd.wait_for(LONG)
-    page = desk.open(**PHONE)
+def test_phone_shows_cards_and_never_scrolls_sideways(harness: Harness) -> None:
+    """People on call often have only a phone."""
+    harness.hold("invoice:42")
+    harness.hold(LONG)
+    harness.holders.wait_for(LONG)
+    page = harness.open(**PHONE)
     expect(page.locator("#rows tr")).to_have_count(2)
     assert row(page, "invoice:42").evaluate("node => getComputedStyle(node).display") == "grid"
     assert no_sideways_scroll(page)
@@ -150,68 +150,68 @@ def test_phone_shows_cards_and_never_scrolls_sideways(desk: Context) -> None:
     expect(page.locator("#rows")).not_to_be_visible()
     assert no_sideways_scroll(page)
     page.tap("text=Release …")
-    expect(page.locator("#act")).to_be_visible()
+    expect(page.locator("#action")).to_be_visible()
     assert no_sideways_scroll(page)
     page.tap("text=Cancel")
     page.tap("[aria-label=Close]")
     expect(page.locator("#rows")).to_be_visible()
     for view in ("stale", "done", "history", "check"):
-        page.goto(f"{desk.site.url}#view={view}")
+        page.goto(f"{harness.server.url}#view={view}")
         expect(page.locator(f"#{view} h1")).to_be_visible()
         assert no_sideways_scroll(page), view
 
 
-def test_dark_and_light_are_both_legible(desk: Context) -> None:
-    """AA: every text has 4.5 times the contrast of its ground, whatever the system prefers."""
-    desk.hold("invoice:42\n", limit=2)
-    desk.crowd.leave("left", worker="gone@web-5")
+def test_dark_and_light_are_both_legible(harness: Harness) -> None:
+    """WCAG AA: every text has a contrast of at least 4.5, in both themes."""
+    harness.hold("invoice:42\n", limit=2)
+    harness.holders.hold_without_renewal("left", worker="gone@web-5")
     for scheme in ("light", "dark"):
-        page = desk.open(f"#lock={quote('invoice:42')}%0A", color_scheme=scheme)
+        page = harness.open(f"#lock={quote('invoice:42')}%0A", color_scheme=scheme)
         expect(page.locator("#panel .holder-card")).to_be_visible()
         expect(page.locator("#why p").first).to_be_visible()
-        grounds = [_ground(page)]
-        assert _pale(page) == []
+        backgrounds = [_background(page)]
+        assert _low_contrast(page) == []
         page.keyboard.press("r")
-        expect(page.locator("#act")).to_be_visible()
-        assert _pale(page) == []
+        expect(page.locator("#action")).to_be_visible()
+        assert _low_contrast(page) == []
         page.keyboard.press("Escape")
         page.click("#theme")
-        grounds.append(_ground(page))
-        assert _pale(page) == []
+        backgrounds.append(_background(page))
+        assert _low_contrast(page) == []
         page.reload()
         expect(page.locator("#rows tr")).to_have_count(2)
-        assert _ground(page) == grounds[1], "the choice is not kept"
-        is_dark = [sum(ground) < 200 for ground in grounds]
+        assert _background(page) == backgrounds[1], "the choice was not stored"
+        is_dark = [sum(color) < 200 for color in backgrounds]
         assert is_dark == ([False, True] if scheme == "light" else [True, False])
 
 
-def _ground(page: Page) -> list[int]:
-    said = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return [int(part) for part in re.findall(r"\d+", said)]
+def _background(page: Page) -> list[int]:
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return [int(part) for part in re.findall(r"\d+", color)]
 
 
-def _pale(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(_PALE)
+def _low_contrast(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(_LOW_CONTRAST)
     return found
 
 
-_PALE = """() => {
-  const numbers = (said) => said.match(/[\\d.]+/g).map(Number);
+_LOW_CONTRAST = """() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = (rgb) => rgb.slice(0, 3)
     .map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const ground = (node) => {
     for (let at = node; at; at = at.parentElement) {
-      const said = numbers(getComputedStyle(at).backgroundColor);
-      if (said.length === 3 || said[3] === 1) return said;
+      const color = numbers(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
     }
     return [255, 255, 255];
   };
   const pale = [];
   const open = document.querySelector("dialog[open]") ?? document.body;
   for (const node of open.querySelectorAll("*")) {
-    const says = [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
-    if (!says || node.disabled || !node.checkVisibility()) continue;
+    const hasText = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+    if (!hasText || node.disabled || !node.checkVisibility()) continue;
     const [a, b] = [light(numbers(getComputedStyle(node).color)), light(ground(node))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) pale.push(`${node.className || node.tagName}: ${node.textContent} ${ratio}`);
@@ -220,35 +220,37 @@ _PALE = """() => {
 }"""
 
 
-def test_server_goes_away_and_comes_back(desk: Context) -> None:
-    """Old data must look old, and the page must find the server again by itself."""
-    desk.expect_complaints("ERR_CONNECTION|ERR_EMPTY_RESPONSE|Failed to load resource")
-    desk.hold("invoice:42", ttl=30)
-    page = desk.open()
+def test_server_goes_away_and_comes_back(harness: Harness) -> None:
+    """Old data must look old, and the page must reconnect on its own."""
+    harness.expect_errors("ERR_CONNECTION|ERR_EMPTY_RESPONSE|Failed to load resource")
+    harness.hold("invoice:42", ttl=30)
+    page = harness.open()
     expect(row(page, "invoice:42")).to_be_visible()
-    desk.site.go_away()
+    harness.server.stop()
     expect(page.locator("#trouble")).to_contain_text(re.compile(r"No answer since \d\d:\d\d:\d\d"))
     assert float(page.locator("#table").evaluate("node => getComputedStyle(node).opacity")) < 1
     held = row(page, "invoice:42").locator(".held")
-    assert held.inner_text() == _after(page, 1.2, held), "time goes on although nobody knows"
-    desk.site.come_back()
+    assert held.inner_text() == _after(page, 1.2, held), (
+        "the clock runs although the server does not answer"
+    )
+    harness.server.start()
     expect(page.locator("#trouble")).to_be_hidden()
-    expect(page.locator("#pulse-text")).to_have_text("live")
-    desk.hold("invoice:43")
+    expect(page.locator("#status-text")).to_have_text("live")
+    harness.hold("invoice:43")
     expect(row(page, "invoice:43")).to_be_visible()
 
 
 def _after(page: Page, seconds: float, node: object) -> str:
     page.wait_for_timeout(seconds * 1000)
-    said: str = node.inner_text()  # type: ignore[attr-defined]
-    return said
+    text: str = node.inner_text()  # type: ignore[attr-defined]
+    return text
 
 
-def test_keyboard_reaches_everything(desk: Context) -> None:
-    """No hand has to leave the keys."""
+def test_keyboard_reaches_everything(harness: Harness) -> None:
+    """Everything works without a mouse."""
     for name in ("a", "b", "c"):
-        desk.hold(name, holder=Holder(host="batch-1", pid=7))
-    page = desk.open("#sort=name&order=asc")
+        harness.hold(name, holder=Holder(host="batch-1", pid=7))
+    page = harness.open("#sort=name&order=asc")
     expect(page.locator("#rows tr")).to_have_count(3)
     page.keyboard.press("j")
     page.keyboard.press("j")

@@ -1,4 +1,4 @@
-"""Asking the web surface without a socket in between."""
+"""Requests to the web app without a socket."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def ask(
     base_url: str = "http://localhost",
     **request: Any,
 ) -> httpx.Response:
-    """One request, in an event loop of its own."""
+    """Send one request, in its own event loop."""
 
-    async def asked() -> httpx.Response:
+    async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(address, 4242), root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
             return await client.request(method, path, **request)
 
-    return asyncio.run(asked())
+    return asyncio.run(send())
 
 
 def error_of(answer: httpx.Response) -> str:
-    """The sentence; there is nothing else in it, and no traceback."""
-    [(word, sentence)] = answer.json().items()
-    assert word == "error"
+    """Return the sentence; the answer has nothing else, and no traceback."""
+    [(name, sentence)] = answer.json().items()
+    assert name == "error"
     assert "Traceback" not in sentence
     assert sentence[0].isupper()
     assert sentence.endswith(".")

@@ -1,15 +1,15 @@
-// Asking the server. A refusal has a sentence and a status; without an answer there is no status.
+// Calls to the REST API. An ApiError has a sentence and a status; 0 if there was no response.
 
-import { spelled } from "./text.js";
+import { escapeText } from "./format.js";
 
-const PATIENCE = 15_000;
-const STORED = `celery-locks.key ${location.pathname}`;
+const TIMEOUT = 15_000;
+const STORAGE_KEY = `celery-locks.key ${location.pathname}`;
 
-let key = recall();
+let key = storedKey();
 
-function recall() {
+function storedKey() {
   try {
-    return sessionStorage.getItem(STORED) ?? "";
+    return sessionStorage.getItem(STORAGE_KEY) ?? "";
   } catch {
     return "";
   }
@@ -17,17 +17,17 @@ function recall() {
 
 export const hasKey = () => key !== "";
 
-export function useKey(given) {
-  key = given;
+export function useKey(newKey) {
+  key = newKey;
   try {
-    if (given) sessionStorage.setItem(STORED, given);
-    else sessionStorage.removeItem(STORED);
+    if (newKey) sessionStorage.setItem(STORAGE_KEY, newKey);
+    else sessionStorage.removeItem(STORAGE_KEY);
   } catch {
-    // Kept until the page is left, then.
+    // No storage: the key is kept until the page is closed.
   }
 }
 
-export class Refusal extends Error {
+export class ApiError extends Error {
   constructor(sentence, status = 0, retryAfter = 0) {
     super(sentence);
     this.status = status;
@@ -35,35 +35,35 @@ export class Refusal extends Error {
   }
 }
 
-export function get(path, asked = {}) {
-  const said = Object.entries(asked).filter(
+export function get(path, params = {}) {
+  const given = Object.entries(params).filter(
     ([, value]) => value !== "" && value !== null && value !== undefined,
   );
-  const query = new URLSearchParams(said);
-  return answer(said.length ? `${path}?${query}` : path, {});
+  const query = new URLSearchParams(given);
+  return call(given.length ? `${path}?${query}` : path, {});
 }
 
-export function post(path, body, patience = 0) {
+export function post(path, body, extraTime = 0) {
   const headers = { "Content-Type": "application/json", "X-Celery-Locks": "1" };
-  return answer(path, { method: "POST", headers, body: JSON.stringify(body) }, patience);
+  return call(path, { method: "POST", headers, body: JSON.stringify(body) }, extraTime);
 }
 
-async function answer(path, options, patience = 0) {
-  const reply = await sent(path, options, PATIENCE + patience);
-  const said = await reply.json().catch(() => null);
-  if (reply.ok && said) return said;
-  const sentence = said?.error ?? `The server answered ${reply.status} and said nothing more.`;
-  throw new Refusal(spelled(sentence), reply.status || 500, Number(reply.headers.get("Retry-After")) || 0);
+async function call(path, options, extraTime = 0) {
+  const response = await request(path, options, TIMEOUT + extraTime);
+  const answer = await response.json().catch(() => null);
+  if (response.ok && answer) return answer;
+  const sentence = answer?.error ?? `The server answered with status ${response.status}.`;
+  throw new ApiError(escapeText(sentence), response.status || 500, Number(response.headers.get("Retry-After")) || 0);
 }
 
-async function sent(path, options, patience) {
+async function request(path, options, timeout) {
   const headers = { Accept: "application/json", ...options.headers };
   if (key) headers["X-API-Key"] = String.fromCharCode(...new TextEncoder().encode(key));
-  const signal = AbortSignal.timeout(patience);
+  const signal = AbortSignal.timeout(timeout);
   try {
     return await fetch(`api/v1/${path}`, { ...options, headers, signal, cache: "no-store" });
   } catch (error) {
-    const slow = error.name === "TimeoutError";
-    throw new Refusal(slow ? `No answer within ${patience / 1000} s.` : "The server cannot be reached.");
+    const isTimeout = error.name === "TimeoutError";
+    throw new ApiError(isTimeout ? `No answer within ${timeout / 1000} s.` : "The server cannot be reached.");
   }
 }

@@ -1,62 +1,62 @@
-// The page: signs in, asks for the list again and again, and lets the parts show it.
+// The page: signs in, reads the list again and again, and passes it to the parts that show it.
 
-import { onAct } from "./act.js";
+import { onAction } from "./action_dialog.js";
 import { get, hasKey, useKey } from "./api.js";
-import { drawBars, STEP, tickBars } from "./bar.js";
-import { heard, serverNow, stand } from "./clock.js";
+import { drawBars, STEP, tickBars } from "./lease_bar.js";
+import { syncClock, serverNow, stopClock } from "./server_clock.js";
 import { refreshDetail, showDetail, stopDetail } from "./detail.js";
-import { $, el, tick, write } from "./dom.js";
-import { wireKeyboard } from "./keyboard.js";
-import { clearList, PAGE, showList, showPlace, tickRows, wireList } from "./list.js";
-import { glob, onArrival, place } from "./place.js";
+import { $, el, tick, setText } from "./dom.js";
+import { initKeyboard } from "./keyboard.js";
+import { clearList, PAGE, showList, showRoute, tickRows, initList } from "./list.js";
+import { glob, onRouteChange, route } from "./route.js";
 import { Poller } from "./poller.js";
 import { clearReports, showReport } from "./reports.js";
 import { session } from "./session.js";
-import { showSite, siteName } from "./site.js";
-import { moment, spelled, workersAsked } from "./text.js";
-import { wireTheme } from "./toggle.js";
+import { showServer, serverName } from "./server_info.js";
+import { formatTime, escapeText, describeWorkers } from "./format.js";
+import { initTheme } from "./theme_button.js";
 
-const EVERY = 1000;
+const INTERVAL = 1000;
 const VIEWS = ["locks", "stale", "done", "history", "check"];
-const list = new Poller(askList, EVERY, listFailed);
+const list = new Poller(readList, INTERVAL, listFailed);
 let lastAnswer = 0;
 let nextTry = 0;
 
-function asked() {
+function listQuery() {
   return {
-    search: glob(place.q),
-    task: glob(place.task),
-    worker: place.worker,
-    state: place.state,
-    sort: place.sort,
-    order: place.order,
+    search: glob(route.q),
+    task: glob(route.task),
+    worker: route.worker,
+    state: route.state,
+    sort: route.sort,
+    order: route.order,
     limit: PAGE,
-    offset: (Number(place.page) - 1) * PAGE,
+    offset: (Number(route.page) - 1) * PAGE,
   };
 }
 
-async function askList() {
-  const question = asked();
-  const answer = await get("locks", question);
+async function readList() {
+  const query = listQuery();
+  const answer = await get("locks", query);
   if (!list.isOn) return;
   lastAnswer = Date.now();
-  heard(answer.as_of);
+  syncClock(answer.as_of);
   hideTrouble();
-  // Meanwhile something else may have been asked for; its answer is on the way.
-  if (JSON.stringify(question) === JSON.stringify(asked())) showList(answer);
-  showPulse(answer);
+  // The filter may have changed meanwhile; then another answer is on its way.
+  if (JSON.stringify(query) === JSON.stringify(listQuery())) showList(answer);
+  showStatus(answer);
 }
 
-function showPulse(answer) {
-  const late = serverNow() - answer.as_of;
-  write($("pulse-text"), late > 2.5 ? `as of ${late.toFixed(0)} s ago` : "live");
-  $("pulse").title = `Read from the lock server in ${Math.round(1000 * answer.read_in)} ms`;
-  write($("asked"), workersAsked(answer.workers));
+function showStatus(answer) {
+  const age = serverNow() - answer.as_of;
+  setText($("status-text"), age > 2.5 ? `as of ${age.toFixed(0)} s ago` : "live");
+  $("status").title = `Read from the lock server in ${Math.round(1000 * answer.read_in)} ms`;
+  setText($("workers-status"), describeWorkers(answer.workers));
 }
 
 function listFailed(error, nextIn) {
   if (error.status === 401) return signIn(error.message);
-  stand();
+  stopClock();
   tickAll();
   nextTry = Date.now() + nextIn;
   trouble = error.message;
@@ -68,12 +68,12 @@ let trouble = "";
 
 function showTrouble() {
   if (!trouble) return;
-  const since = lastAnswer ? `No answer since ${moment(lastAnswer / 1000)}. ` : "No answer yet. ";
+  const since = lastAnswer ? `No answer since ${formatTime(lastAnswer / 1000)}. ` : "No answer yet. ";
   const next = Math.max(0, Math.round((nextTry - Date.now()) / 1000));
   $("trouble").hidden = false;
-  write($("trouble-text"), `${since}${trouble} ${next ? `Trying again in ${next} s.` : "Trying again …"}`);
-  write($("pulse-text"), "no answer");
-  write($("asked"), "");
+  setText($("trouble-text"), `${since}${trouble} ${next ? `Retrying in ${next} s.` : "Retrying …"}`);
+  setText($("status-text"), "no answer");
+  setText($("workers-status"), "");
 }
 
 function hideTrouble() {
@@ -90,35 +90,35 @@ function tickAll() {
 }
 
 async function enter() {
-  const said = await get("me");
-  Object.assign(session, said);
-  heard(said.now);
-  showSite(said);
-  $("role").hidden = said.role === "write";
+  const me = await get("me");
+  Object.assign(session, me);
+  syncClock(me.now);
+  showServer(me);
+  $("role").hidden = me.role === "write";
   $("sign-in").hidden = true;
   document.querySelector(".views").hidden = false;
   $("sign-out").hidden = !hasKey();
   $("empty").hidden = false;
   $("empty").replaceChildren(el("p", {}, "Reading the locks …"));
-  arrived(place, { view: "" });
+  routeChanged(route, { view: "" });
 }
 
-function arrived(now, before) {
+function routeChanged(current, previous) {
   if (!$("sign-in").hidden) return;
-  document.title = [now.lock && spelled(now.lock), siteName(), "celery-locks"].filter(Boolean).join(" · ");
-  for (const id of VIEWS) $(id).hidden = id !== now.view;
+  document.title = [current.lock && escapeText(current.lock), serverName(), "celery-locks"].filter(Boolean).join(" · ");
+  for (const id of VIEWS) $(id).hidden = id !== current.view;
   for (const link of document.querySelectorAll(".views a")) {
-    if (link.dataset.view === now.view) link.setAttribute("aria-current", "page");
+    if (link.dataset.view === current.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  showPlace();
+  showRoute();
   showDetail();
-  if (now.view !== before.view) showReport();
-  $("pulse").hidden = now.view !== "locks";
-  if (now.view !== "locks") list.stop();
-  else if (!before.view || before.view !== now.view) list.start();
-  else if (now.lock === before.lock) list.now();
-  else if (now.lock) $("panel-name").focus({ preventScroll: true });
+  if (current.view !== previous.view) showReport();
+  $("status").hidden = current.view !== "locks";
+  if (current.view !== "locks") list.stop();
+  else if (!previous.view || previous.view !== current.view) list.start();
+  else if (current.lock === previous.lock) list.now();
+  else if (current.lock) $("panel-name").focus({ preventScroll: true });
 }
 
 function signIn(sentence = "") {
@@ -127,20 +127,20 @@ function signIn(sentence = "") {
   clearList();
   clearReports();
   $("outcomes").replaceChildren();
-  $("act").close();
+  $("action").close();
   hideTrouble();
   $("copy").close();
   document.title = "celery-locks";
-  for (const id of ["role", "site", "pulse", "sign-out", ...VIEWS]) $(id).hidden = true;
+  for (const id of ["role", "server", "status", "sign-out", ...VIEWS]) $(id).hidden = true;
   document.querySelector(".views").hidden = true;
   $("sign-in").hidden = false;
-  $("refusal").textContent = hasKey() ? sentence : "";
+  $("sign-in-error").textContent = hasKey() ? sentence : "";
   useKey("");
   $("key").value = "";
   $("key").focus();
 }
 
-async function begin() {
+async function start() {
   try {
     await enter();
   } catch (error) {
@@ -148,29 +148,29 @@ async function begin() {
     nextTry = Date.now() + 2000;
     trouble = error.message;
     showTrouble();
-    setTimeout(begin, 2000);
+    setTimeout(start, 2000);
   }
 }
 
 $("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey($("key").value.trim());
-  begin();
+  start();
 });
 $("sign-out").addEventListener("click", () => {
   useKey("");
   signIn();
 });
 $("try-now").addEventListener("click", () => list.now());
-onAct(() => {
+onAction(() => {
   list.now();
   refreshDetail();
-  if (place.view !== "locks") showReport();
+  if (route.view !== "locks") showReport();
 });
-onArrival(arrived);
-wireTheme();
-wireList();
-wireKeyboard();
+onRouteChange(routeChanged);
+initTheme();
+initList();
+initKeyboard();
 setInterval(tickAll, 1000);
 setInterval(drawBars, STEP);
-begin();
+start();

@@ -1,33 +1,33 @@
-// One lock in full, beside the list: who has it, whether that lives, who waits, what was before.
+// The panel with one lock: its holders and whether they are alive, its waiters, its history.
 
 import { get } from "./api.js";
-import { Card } from "./card.js";
-import { Axis } from "./axis.js";
-import { chart } from "./chart.js";
-import { copyText, lockText } from "./copy.js";
-import { heard, serverNow } from "./clock.js";
+import { HolderCard } from "./holder_card.js";
+import { TimeAxis } from "./time_axis.js";
+import { durationsChart } from "./durations_chart.js";
+import { copyText, lockText } from "./copy_text.js";
+import { syncClock, serverNow } from "./server_clock.js";
 import { $, el, live } from "./dom.js";
-import { holderPieces, wherePieces } from "./people.js";
-import { go, place } from "./place.js";
+import { holderElements, workerElements } from "./holder.js";
+import { navigate, route } from "./route.js";
 import { Poller } from "./poller.js";
-import { timeline } from "./timeline.js";
-import { brief, plural, shown, span, spelled, who, zone } from "./text.js";
+import { historyList } from "./history.js";
+import { formatBrief, plural, renderText, formatDuration, escapeText, describeHolder, timeZone } from "./format.js";
 
-const PAST = 200;
-const WAITERS_SHOWN = 20;
+const MAX_HISTORY = 200;
+const MAX_WAITERS = 20;
 let shownName = "";
 let lock = null;
-let acts = [];
+let entries = [];
 let sentences = [];
-let axis = new Axis();
-let people = "";
+let axis = new TimeAxis();
+let tokens = "";
 let cards = new Map();
 
-const closely = new Poller(askInfo, 3000, (error) => note(error.message));
-const widely = new Poller(askStory, 15_000);
+const lockPoller = new Poller(readLock, 3000, (error) => note(error.message));
+const historyPoller = new Poller(readHistory, 15_000);
 
 export function showDetail() {
-  const name = place.view === "locks" ? place.lock : "";
+  const name = route.view === "locks" ? route.lock : "";
   if (name !== shownName) open(name);
 }
 
@@ -37,29 +37,29 @@ export function stopDetail() {
 
 function open(name) {
   shownName = name;
-  [lock, acts, sentences, people, cards, axis] = [null, [], [], "", new Map(), new Axis()];
+  [lock, entries, sentences, tokens, cards, axis] = [null, [], [], "", new Map(), new TimeAxis()];
   $("panel").replaceChildren();
   $("panel").hidden = !name;
   document.body.classList.toggle("has-panel", Boolean(name));
-  closely.stop();
-  widely.stop();
+  lockPoller.stop();
+  historyPoller.stop();
   if (!name) return;
   drawFrame(name);
-  closely.start();
-  widely.start();
+  lockPoller.start();
+  historyPoller.start();
 }
 
 export function refreshDetail() {
   if (!shownName) return;
-  closely.now();
-  widely.now();
+  lockPoller.now();
+  historyPoller.now();
 }
 
-async function askInfo() {
+async function readLock() {
   const name = shownName;
   try {
     const answer = await get("locks/info", { name });
-    heard(answer.as_of);
+    syncClock(answer.as_of);
     if (name === shownName) showLock(answer);
   } catch (error) {
     if (error.status !== 404) throw error;
@@ -67,14 +67,14 @@ async function askInfo() {
   }
 }
 
-async function askStory() {
+async function readHistory() {
   const name = shownName;
   const [why, history] = await Promise.all([
     get("locks/why", { subject: name }),
-    get("locks/history", { name, limit: PAST }),
+    get("locks/history", { name, limit: MAX_HISTORY }),
   ]);
   if (name !== shownName) return;
-  acts = history.acts;
+  entries = history.acts;
   sentences = why.sentences;
   showWhy();
   showPast();
@@ -92,12 +92,12 @@ function drawFrame(name) {
       class: "quiet close",
       "aria-label": "Close",
       title: "Close (Esc)",
-      onclick: () => go({ lock: "" }),
+      onclick: () => navigate({ lock: "" }),
     },
     "✕",
   );
   $("panel").replaceChildren(
-    el("header", {}, el("h2", { id: "panel-name", tabindex: "-1" }, shown(name)), close),
+    el("header", {}, el("h2", { id: "panel-name", tabindex: "-1" }, renderText(name)), close),
     el("p", { class: "summary", id: "summary" }, "Reading …"),
     el("p", { class: "small", id: "panel-note" }),
     el("section", { id: "holders" }),
@@ -112,7 +112,7 @@ function drawFrame(name) {
 }
 
 export function copyDetail() {
-  if (lock) copyText(lockText(lock, sentences, acts));
+  if (lock) copyText(lockText(lock, sentences, entries));
 }
 
 function note(sentence) {
@@ -122,17 +122,17 @@ function note(sentence) {
 function showLock(answer) {
   lock = answer;
   note("");
-  const now = JSON.stringify([
-    ...lock.holders.map((one) => one.token),
+  const current = JSON.stringify([
+    ...lock.holders.map((holder) => holder.token),
     "|",
-    ...lock.waiters.map((one) => one.token),
+    ...lock.waiters.map((waiter) => waiter.token),
   ]);
-  const changed = people !== "" && people !== now;
-  people = now;
+  const changed = tokens !== "" && tokens !== current;
+  tokens = current;
   $("summary").replaceChildren(...summary());
   showHolders();
   showWaiters();
-  if (changed) widely.now();
+  if (changed) historyPoller.now();
   else showPast();
 }
 
@@ -140,47 +140,47 @@ function summary() {
   const taken = lock.limit > 1 ? `${lock.holders.length} of ${lock.limit} slots taken` : "Held";
   const held = lock.holders.length ? taken : "Free";
   const waits = lock.waiters.length
-    ? `${plural(lock.waiters.length, "waits", "wait")} for it`
-    : "nobody waits for it";
-  return [el("span", {}, `${held}, ${waits}.`), ...usually()];
+    ? `${plural(lock.waiters.length, "waiter", "waiters")}`
+    : "no waiters";
+  return [el("span", {}, `${held}, ${waits}.`), ...usualDuration()];
 }
 
-function usually() {
+function usualDuration() {
   const usual = lock.usual?.held_for;
   if (!usual) return [];
-  const said = [
-    ` Such a hold usually takes ${span(usual)} (${plural(lock.usual.holds, "past hold", "past holds")})`,
+  const parts = [
+    ` Usually held for ${formatDuration(usual)} (from ${plural(lock.usual.holds, "past hold", "past holds")})`,
   ];
   const end = lock.likely_to_end_in == null ? null : lock.as_of + lock.likely_to_end_in;
   if (end !== null)
-    said.push(
+    parts.push(
       live(() =>
-        end > serverNow() ? `, likely to end in ${span(end - serverNow())}` : ", likely to end at any moment",
+        end > serverNow() ? `, likely to end in ${formatDuration(end - serverNow())}` : ", likely to end at any moment",
       ),
     );
-  const oldest = Math.min(...lock.holders.map((one) => one.acquired_at));
+  const oldest = Math.min(...lock.holders.map((holder) => holder.acquired_at));
   const times = (lock.as_of - oldest) / usual;
   if (lock.holders.length && times >= 2)
-    said.push(
+    parts.push(
       el(
         "strong",
         { class: "warn" },
         `, now ${times < 10 ? times.toFixed(1) : Math.round(times)} times that`,
       ),
     );
-  return [...said, "."];
+  return [...parts, "."];
 }
 
 function showHolders() {
-  const tokens = new Set(lock.holders.map((one) => one.token));
+  const held = new Set(lock.holders.map((holder) => holder.token));
   for (const [token, card] of cards) {
-    if (tokens.has(token)) continue;
+    if (held.has(token)) continue;
     card.node.remove();
     cards.delete(token);
   }
   for (const holder of lock.holders) {
     if (!cards.has(holder.token)) {
-      cards.set(holder.token, new Card(lock.name, holder));
+      cards.set(holder.token, new HolderCard(lock.name, holder));
       $("holders").append(cards.get(holder.token).node);
     }
     cards.get(holder.token).update(holder, lock.as_of, lock.workers);
@@ -188,28 +188,28 @@ function showHolders() {
 }
 
 function showWaiters() {
-  const waiters = lock.waiters.slice(0, WAITERS_SHOWN);
-  const signature = waiters.map((one) => one.token).join(" ") + lock.waiters.length;
+  const waiters = lock.waiters.slice(0, MAX_WAITERS);
+  const signature = waiters.map((waiter) => waiter.token).join(" ") + lock.waiters.length;
   const section = $("waiters");
   if (section.signature === signature) return;
   section.signature = signature;
   if (!waiters.length) return section.replaceChildren();
   const rest = lock.waiters.length - waiters.length;
   section.replaceChildren(
-    el("h3", {}, "In line"),
+    el("h3", {}, "Waiters"),
     el(
       "ol",
       { class: "line" },
-      ...waiters.map((one) =>
+      ...waiters.map((waiter) =>
         el(
           "li",
-          { title: spelled(who(one)) },
+          { title: escapeText(describeHolder(waiter)) },
           el(
             "div",
             { class: "line-two" },
-            ...holderPieces(one),
-            ...wherePieces(one),
-            live(() => `for ${brief(serverNow() - one.acquired_at)}`, { class: "muted" }),
+            ...holderElements(waiter),
+            ...workerElements(waiter),
+            live(() => `for ${formatBrief(serverNow() - waiter.acquired_at)}`, { class: "muted" }),
           ),
         ),
       ),
@@ -218,48 +218,50 @@ function showWaiters() {
   );
 }
 
-// Sentences that begin with a space belong to the one before.
+// A sentence that begins with a space belongs to the one before.
 function showWhy() {
   $("why").replaceChildren(
-    el("h3", {}, "In words"),
-    ...sentences.map((one) => el("p", { class: one.startsWith(" ") && "inner" }, shown(one.trim()))),
+    el("h3", {}, "Explanation"),
+    ...sentences.map((sentence) =>
+      el("p", { class: sentence.startsWith(" ") && "inner" }, renderText(sentence.trim())),
+    ),
   );
 }
 
 function showPast() {
   if (!lock) return;
-  const holds = acts.filter((act) => act.held_for != null);
+  const holds = entries.filter((entry) => entry.held_for != null);
   const oldest = lock.holders.length
-    ? serverNow() - Math.min(...lock.holders.map((one) => one.acquired_at))
+    ? serverNow() - Math.min(...lock.holders.map((holder) => holder.acquired_at))
     : 0;
   showTimes();
   $("holds").replaceChildren(
     ...(holds.length
-      ? [el("h3", {}, "How long it was held"), chart(holds, lock.usual?.held_for, oldest)]
+      ? [el("h3", {}, "Durations of past holds"), durationsChart(holds, lock.usual?.held_for, oldest)]
       : []),
   );
   const section = $("past");
-  const signature = acts.map((act) => act.id).join(" ");
+  const signature = entries.map((entry) => entry.id).join(" ");
   if (section.signature === signature) return;
   section.signature = signature;
   section.replaceChildren(
-    el("h3", {}, `What happened (times in ${zone()})`),
-    acts.length
-      ? timeline(acts)
+    el("h3", {}, `History (times in ${timeZone()})`),
+    entries.length
+      ? historyList(entries)
       : el(
           "p",
           { class: "small" },
-          "Nothing is recorded: no hold of a second or more has ended, no operator has acted.",
+          "No history: no hold of a second or more has ended, and no operator has acted.",
         ),
   );
 }
 
-// On the axis: who holds and waits now, and what was. Nothing of a lock that was never held.
+// Show the time axis, unless nothing is known about the lock.
 function showTimes() {
   const section = $("times");
-  const isKnown = lock.holders.length || lock.waiters.length || acts.length;
+  const isKnown = lock.holders.length || lock.waiters.length || entries.length;
   if (!isKnown) return section.replaceChildren();
-  axis.update(lock, acts);
+  axis.update(lock, entries);
   if (!section.contains(axis.node))
-    section.replaceChildren(el("h3", {}, `Holds and waits over time (${zone()})`), axis.node);
+    section.replaceChildren(el("h3", {}, `Holds and waits over time (${timeZone()})`), axis.node);
 }

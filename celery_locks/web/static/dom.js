@@ -1,10 +1,10 @@
-// Elements, made of attributes and text; and those whose text changes with time.
+// Building elements, and elements whose text changes with time.
 
 export function el(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) set(made, name, value);
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
-  return made;
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) set(node, name, value);
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
 }
 
 function set(node, name, value) {
@@ -14,43 +14,43 @@ function set(node, name, value) {
 }
 
 export function svg(tag, attributes, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
 }
 
 export const $ = (id) => document.getElementById(id);
 
-const living = new Map();
+const liveNodes = new Map();
 
-// An element whose text is asked for again every second, for as long as it is on the page.
-export function live(say, attributes) {
-  const made = el("span", attributes, say());
-  living.set(made, say);
-  return made;
+// An element whose text is computed again every second while it is on the page.
+export function live(getText, attributes) {
+  const node = el("span", attributes, getText());
+  liveNodes.set(node, getText);
+  return node;
 }
 
 export function tick() {
-  for (const [node, say] of living) {
-    if (!node.isConnected) living.delete(node);
-    else write(node, say());
+  for (const [node, getText] of liveNodes) {
+    if (!node.isConnected) liveNodes.delete(node);
+    else setText(node, getText());
   }
 }
 
-export function write(node, text) {
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-const OUTCOMES_SHOWN = 4;
+const MAX_OUTCOMES = 4;
 
-// What came of something the reader did, in a sentence; read out by screen readers.
-export function tell(sentence, kind = "good") {
+// Show the outcome of a user's action in a sentence; screen readers read it aloud.
+export function notify(sentence, kind = "good") {
   const close = el("button", { type: "button", class: "quiet", "aria-label": "Dismiss" }, "✕");
   const note = el("p", { class: `outcome ${kind}` }, el("span", {}, sentence), close);
   close.addEventListener("click", () => note.remove());
   const notes = $("outcomes");
   notes.append(note);
-  while (notes.children.length > OUTCOMES_SHOWN) notes.firstChild.remove();
+  while (notes.children.length > MAX_OUTCOMES) notes.firstChild.remove();
   if (kind === "good") setTimeout(() => note.remove(), 20_000);
 }

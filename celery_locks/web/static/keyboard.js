@@ -1,61 +1,61 @@
-// What the keys do; the list of them is in index.html.
+// The keyboard shortcuts; their list is in index.html.
 
-import { openAct } from "./act.js";
+import { openActionDialog } from "./action_dialog.js";
 import { $ } from "./dom.js";
 import { copyDetail } from "./detail.js";
-import { copyList, focusedName, pickFocused, step, turn } from "./list.js";
-import { go, place } from "./place.js";
+import { copyList, focusedName, selectFocused, moveFocus, turnPage } from "./list.js";
+import { navigate, route } from "./route.js";
 
 const VIEWS = ["locks", "stale", "done", "history", "check"];
 
 const KEYS = {
-  "/": () => toFilter(),
+  "/": () => focusFilter(),
   "?": () => $("keys").showModal(),
-  j: () => step(1),
-  k: () => step(-1),
-  ArrowDown: () => step(1),
-  ArrowUp: () => step(-1),
-  "[": () => turn(-1),
-  "]": () => turn(1),
-  r: () => act("release"),
-  s: () => act("stop"),
-  x: () => place.view === "locks" && pickFocused(),
-  c: () => place.view === "locks" && (place.lock ? copyDetail() : copyList()),
+  j: () => moveFocus(1),
+  k: () => moveFocus(-1),
+  ArrowDown: () => moveFocus(1),
+  ArrowUp: () => moveFocus(-1),
+  "[": () => turnPage(-1),
+  "]": () => turnPage(1),
+  r: () => openDialog("release"),
+  s: () => openDialog("stop"),
+  x: () => route.view === "locks" && selectFocused(),
+  c: () => route.view === "locks" && (route.lock ? copyDetail() : copyList()),
   Escape: () => closePanel(),
 };
 
-export function wireKeyboard() {
+export function initKeyboard() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Escape" && isTyping(event.target)) return event.target.blur();
-    if (isTyping(event.target) || ($("locks").hidden && place.view === "locks")) return;
-    const meant = VIEWS[Number(event.key) - 1]
-      ? () => go({ view: VIEWS[Number(event.key) - 1] })
+    if (isTyping(event.target) || ($("locks").hidden && route.view === "locks")) return;
+    const action = VIEWS[Number(event.key) - 1]
+      ? () => navigate({ view: VIEWS[Number(event.key) - 1] })
       : KEYS[event.key];
-    if (!meant || (place.view !== "locks" && event.key.length > 1)) return;
+    if (!action || (route.view !== "locks" && event.key.length > 1)) return;
     event.preventDefault();
-    meant();
+    action();
   });
   $("help").addEventListener("click", () => $("keys").showModal());
 }
 
 const isTyping = (target) => target.matches?.("input:not([type=checkbox]), textarea, select");
 
-function toFilter() {
-  go({ view: "locks" });
+function focusFilter() {
+  navigate({ view: "locks" });
   $("q").focus();
   $("q").select();
 }
 
-function act(kind) {
-  const name = focusedName() || place.lock;
-  if (name && place.view === "locks") openAct(kind, name);
+function openDialog(kind) {
+  const name = focusedName() || route.lock;
+  if (name && route.view === "locks") openActionDialog(kind, name);
 }
 
-// The focus goes back to the row it came from.
+// Return the focus to the row it came from.
 function closePanel() {
-  const name = place.lock;
+  const name = route.lock;
   if (!name) return;
-  go({ lock: "" });
+  navigate({ lock: "" });
   [...$("rows").children].find((node) => node.row.name === name)?.row.link.focus();
 }

@@ -1,16 +1,16 @@
-// The table of locks: filter, sorting, pages, selection. A row is in row.js.
+// The table of locks: filters, sorting, pages, selection. Rows are in row.js.
 
 import { get } from "./api.js";
-import { openBulk } from "./bulk.js";
-import { copyText, listText } from "./copy.js";
-import { $, el, write } from "./dom.js";
-import { go, linkTo, place } from "./place.js";
+import { openBulkRelease } from "./bulk_release.js";
+import { copyText, listText } from "./copy_text.js";
+import { $, el, setText } from "./dom.js";
+import { navigate, linkTo, route } from "./route.js";
 import { Row } from "./row.js";
-import { count, plural, shown } from "./text.js";
+import { formatCount, plural, renderText } from "./format.js";
 
 export const PAGE = 100;
-const SUGGESTED = 50;
-const TYPING = 150;
+const MAX_SUGGESTIONS = 50;
+const TYPING_PAUSE = 150;
 const rows = new Map();
 
 let last = { locks: [] };
@@ -25,7 +25,7 @@ export function showList(answer) {
   answer.locks.forEach((lock, index) => put(lock, index));
   if (focused && document.activeElement === document.body) refocus(focused);
   showAround(answer);
-  showPicked();
+  showSelection();
 }
 
 function drop(name, row) {
@@ -37,7 +37,7 @@ function drop(name, row) {
 
 function put(lock, index) {
   const body = $("rows");
-  const row = rows.get(lock.name) ?? new Row(lock.name, showPicked);
+  const row = rows.get(lock.name) ?? new Row(lock.name, showSelection);
   rows.set(lock.name, row);
   row.update(lock);
   if (body.children[index] !== row.node) body.insertBefore(row.node, body.children[index] ?? null);
@@ -48,28 +48,28 @@ function refocus(row) {
 }
 
 function showAround(answer) {
-  const first = (Number(place.page) - 1) * PAGE;
+  const first = (Number(route.page) - 1) * PAGE;
   const last = first + answer.locks.length;
-  const filtered = place.q || place.task || place.worker || place.state;
-  write(
+  const filtered = route.q || route.task || route.worker || route.state;
+  setText(
     $("range"),
     answer.locks.length
-      ? `${count(first + 1)}–${count(last)} of ${plural(answer.total, "lock", "locks")}${filtered ? " that match" : ""}`
+      ? `${formatCount(first + 1)}–${formatCount(last)} of ${plural(answer.total, "lock", "locks")}${filtered ? " (filtered)" : ""}`
       : "",
   );
   $("previous").disabled = first === 0;
   $("next").disabled = last >= answer.total;
   for (const chip of document.querySelectorAll(".chips button")) {
-    write(chip.querySelector("b"), count(answer[chip.dataset.state]));
+    setText(chip.querySelector("b"), formatCount(answer[chip.dataset.state]));
     chip.classList.toggle("none", !answer[chip.dataset.state]);
   }
   suggest(
     "tasks",
-    answer.locks.flatMap((lock) => lock.holders.map((one) => one.task)),
+    answer.locks.flatMap((lock) => lock.holders.map((holder) => holder.task)),
   );
   suggest(
     "workers",
-    answer.locks.flatMap((lock) => lock.holders.map((one) => one.worker)),
+    answer.locks.flatMap((lock) => lock.holders.map((holder) => holder.worker)),
   );
   showEmpty(answer, filtered, first);
 }
@@ -79,115 +79,115 @@ function showEmpty(answer, filtered, first) {
   $("empty").hidden = !isEmpty;
   $("table").hidden = isEmpty;
   if (!isEmpty) return;
-  if (first && answer.total) go({ page: String(Math.ceil(answer.total / PAGE)) }, { replace: true });
-  if ($("empty").question === filtered + place.q) return;
-  $("empty").question = filtered + place.q;
-  const sentence = filtered ? "No lock matches the filter." : "No lock is held, and nobody waits for one.";
+  if (first && answer.total) navigate({ page: String(Math.ceil(answer.total / PAGE)) }, { replace: true });
+  if ($("empty").filters === filtered + route.q) return;
+  $("empty").filters = filtered + route.q;
+  const sentence = filtered ? "No lock matches the filter." : "No lock is held or waited for.";
   const clear =
     filtered &&
     el("a", { href: linkTo({ q: "", task: "", worker: "", state: "", page: "1" }) }, "Show all locks");
-  $("empty").replaceChildren(...[el("p", {}, sentence), clear, askWhy(place.q)].filter(Boolean));
+  $("empty").replaceChildren(...[el("p", {}, sentence), clear, explainTask(route.q)].filter(Boolean));
 }
 
-// A task may hold no lock because it was skipped, or waits in a queue: its id can be asked about.
-function askWhy(subject) {
+// A task may hold no lock because it was skipped or is still queued: offer to explain its id.
+function explainTask(subject) {
   if (!subject || /[*?]/.test(subject)) return null;
   const answer = el("div", { class: "answer", role: "status" });
-  const ask = el("button", { type: "button" }, "Is it a task's id? Ask what became of the task");
+  const ask = el("button", { type: "button" }, "If this is a task id: find out what happened to the task");
   ask.addEventListener("click", async () => {
     ask.disabled = true;
     answer.replaceChildren(el("p", {}, "Asking the workers and the result backend …"));
     try {
       const { sentences } = await get("locks/why", { subject });
-      answer.replaceChildren(...sentences.map((one) => el("p", {}, shown(one))));
+      answer.replaceChildren(...sentences.map((sentence) => el("p", {}, renderText(sentence))));
     } catch (error) {
-      answer.replaceChildren(el("p", { class: "refusal" }, error.message));
+      answer.replaceChildren(el("p", { class: "error-text" }, error.message));
     }
     ask.disabled = false;
   });
   return el("div", {}, ask, answer);
 }
 
-const picked = () => [...rows.values()].filter((row) => row.box.checked && !row.box.disabled);
+const selectedRows = () => [...rows.values()].filter((row) => row.box.checked && !row.box.disabled);
 
-function showPicked() {
-  const chosen = picked();
+function showSelection() {
+  const chosen = selectedRows();
   const possible = [...rows.values()].filter((row) => !row.box.disabled).length;
   $("bulk").hidden = chosen.length === 0;
-  write($("bulk-text"), `${plural(chosen.length, "lock", "locks")} selected`);
-  for (const row of rows.values()) row.node.classList.toggle("picked", row.box.checked && !row.box.disabled);
-  $("pick-all").checked = chosen.length > 0 && chosen.length === possible;
-  $("pick-all").indeterminate = chosen.length > 0 && chosen.length < possible;
+  setText($("bulk-text"), `${plural(chosen.length, "lock", "locks")} selected`);
+  for (const row of rows.values()) row.node.classList.toggle("selected", row.box.checked && !row.box.disabled);
+  $("select-all").checked = chosen.length > 0 && chosen.length === possible;
+  $("select-all").indeterminate = chosen.length > 0 && chosen.length < possible;
 }
 
-function pick(chosen, isOn) {
+function selectRows(chosen, isOn) {
   for (const row of chosen) row.box.checked = isOn && !row.box.disabled;
-  showPicked();
+  showSelection();
 }
 
-export function pickFocused() {
+export function selectFocused() {
   const row = document.activeElement?.closest?.("tr")?.row;
-  if (row) pick([row], !row.box.checked);
+  if (row) selectRows([row], !row.box.checked);
 }
 
 export const copyList = () => copyText(listText(last.locks, $("range").textContent));
 
-function suggest(id, words) {
-  const fitting = [...new Set(words.filter(Boolean))].sort().slice(0, SUGGESTED);
+function suggest(id, values) {
+  const options = [...new Set(values.filter(Boolean))].sort().slice(0, MAX_SUGGESTIONS);
   const list = $(id);
-  if (list.said === fitting.join("\n")) return;
-  list.said = fitting.join("\n");
-  list.replaceChildren(...fitting.map((word) => el("option", { value: word })));
+  if (list.suggested === options.join("\n")) return;
+  list.suggested = options.join("\n");
+  list.replaceChildren(...options.map((value) => el("option", { value })));
 }
 
-// What the address says about filter and sorting, on the controls; a box that is typed in is left.
-export function showPlace() {
+// Show the filters and the sorting of the URL in the controls, except in the box with the focus.
+export function showRoute() {
   for (const id of ["q", "task", "worker"]) {
-    if (document.activeElement !== $(id)) $(id).value = place[id];
+    if (document.activeElement !== $(id)) $(id).value = route[id];
   }
   for (const chip of document.querySelectorAll(".chips button")) {
-    chip.setAttribute("aria-pressed", String(chip.dataset.state === place.state));
+    chip.setAttribute("aria-pressed", String(chip.dataset.state === route.state));
   }
   for (const head of document.querySelectorAll("th[data-sort]")) {
-    if (head.dataset.sort !== place.sort) head.removeAttribute("aria-sort");
-    else head.setAttribute("aria-sort", place.order === "asc" ? "ascending" : "descending");
+    if (head.dataset.sort !== route.sort) head.removeAttribute("aria-sort");
+    else head.setAttribute("aria-sort", route.order === "asc" ? "ascending" : "descending");
   }
   for (const row of rows.values()) row.mark();
 }
 
-export function wireList() {
-  for (const id of ["q", "task", "worker"]) wireBox($(id));
+export function initList() {
+  for (const id of ["q", "task", "worker"]) initBox($(id));
   for (const chip of document.querySelectorAll(".chips button")) {
     chip.addEventListener("click", () =>
-      go({ state: place.state === chip.dataset.state ? "" : chip.dataset.state }),
+      navigate({ state: route.state === chip.dataset.state ? "" : chip.dataset.state }),
     );
   }
   for (const head of document.querySelectorAll("th[data-sort]")) {
     head.querySelector("button").addEventListener("click", () => sortBy(head.dataset.sort));
   }
-  $("previous").addEventListener("click", () => turn(-1));
-  $("next").addEventListener("click", () => turn(1));
+  $("previous").addEventListener("click", () => turnPage(-1));
+  $("next").addEventListener("click", () => turnPage(1));
   $("rows").addEventListener("click", (event) => {
     const row = event.target.closest("tr")?.row;
-    if (row && !event.target.closest("a, .pick") && !String(getSelection())) go({ lock: row.name });
+    if (row && !event.target.closest("a, .select") && !String(getSelection())) navigate({ lock: row.name });
   });
-  $("pick-all").addEventListener("change", () => pick(rows.values(), $("pick-all").checked));
-  $("bulk-clear").addEventListener("click", () => pick(rows.values(), false));
+  $("select-all").addEventListener("change", () => selectRows(rows.values(), $("select-all").checked));
+  $("bulk-clear").addEventListener("click", () => selectRows(rows.values(), false));
   $("bulk-release").addEventListener("click", () =>
-    openBulk(
-      picked().map((row) => row.lock),
-      () => pick(rows.values(), false),
+    openBulkRelease(
+      selectedRows().map((row) => row.lock),
+      () => selectRows(rows.values(), false),
     ),
   );
   $("copy-list").addEventListener("click", copyList);
 }
 
-function wireBox(box) {
+function initBox(box) {
   let pause = 0;
-  const filter = () => go({ [box.id]: box.value }, { replace: true });
+  const filter = () => navigate({ [box.id]: box.value }, { replace: true });
   box.addEventListener("input", () => {
     clearTimeout(pause);
-    pause = setTimeout(filter, TYPING);
+    pause = setTimeout(filter, TYPING_PAUSE);
   });
   box.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
@@ -198,16 +198,16 @@ function wireBox(box) {
   });
 }
 
-// A name is read from its beginning, a number from its largest.
+// Names and leases sort ascending first, the others descending.
 function sortBy(column) {
-  const natural = column === "name" || column === "remaining" ? "asc" : "desc";
-  const other = place.order === "asc" ? "desc" : "asc";
-  go({ sort: column, order: place.sort === column ? other : natural });
+  const initial = column === "name" || column === "remaining" ? "asc" : "desc";
+  const other = route.order === "asc" ? "desc" : "asc";
+  navigate({ sort: column, order: route.sort === column ? other : initial });
 }
 
-export function turn(by) {
+export function turnPage(by) {
   if ($(by < 0 ? "previous" : "next").disabled) return;
-  go({ page: String(Number(place.page) + by) });
+  navigate({ page: String(Number(route.page) + by) });
   scrollTo(0, 0);
 }
 
@@ -223,10 +223,10 @@ export function focusRow(index) {
   $("rows").children[index]?.row.link.focus();
 }
 
-// From the row in focus, else from the open one, else to the first.
-export function step(by) {
+// Move from the focused row, else from the open one, else to the first.
+export function moveFocus(by) {
   const nodes = [...$("rows").children];
-  const from = nodes.findIndex((node) => node.row.name === (focusedName() || place.lock));
+  const from = nodes.findIndex((node) => node.row.name === (focusedName() || route.lock));
   focusRow(from < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, from + by)));
 }
 
@@ -234,5 +234,5 @@ export function clearList() {
   rows.clear();
   last = { locks: [] };
   $("rows").replaceChildren();
-  showPicked();
+  showSelection();
 }

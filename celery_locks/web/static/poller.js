@@ -1,26 +1,26 @@
-// Asking again and again while somebody looks: less often when the server is slow or gone.
+// Repeats a request while the page is visible; less often if the server is slow or unreachable.
 
-const SLOWEST = 30_000;
-const SHARE = 3; // of the time, the server has to itself
+const MAX_INTERVAL = 30_000;
+const MIN_IDLE = 3; // a request takes at most a third of the time
 
 export class Poller {
-  // `ask` returns a promise; `trouble(error, nextIn)` hears when it failed, and asks go on.
-  constructor(ask, every, trouble = () => {}) {
-    this.ask = ask;
-    this.every = every;
-    this.trouble = trouble;
+  // `request` returns a promise; `onError(error, nextIn)` is called if it fails, and polling goes on.
+  constructor(request, interval, onError = () => {}) {
+    this.request = request;
+    this.interval = interval;
+    this.onError = onError;
     this.timer = 0;
     this.failures = 0;
     this.isOn = false;
-    this.asking = null;
+    this.pending = null;
     this.again = false;
     document.addEventListener("visibilitychange", () => this.isOn && !document.hidden && this.now());
   }
 
-  // Anew, about something else perhaps: an answer that is still on its way is not waited for.
+  // Start, perhaps with another query: do not wait for an answer that is still on its way.
   start() {
     this.isOn = true;
-    this.asking = null;
+    this.pending = null;
     return this.now();
   }
 
@@ -29,40 +29,40 @@ export class Poller {
     clearTimeout(this.timer);
   }
 
-  // Ask at once; if an answer is on its way already, ask once more after it.
+  // Send a request now; if one is pending, send another after it.
   now() {
     clearTimeout(this.timer);
-    this.again = this.asking !== null;
-    if (this.again) return this.asking;
-    const mine = this.run().finally(() => this.asking === mine && this.ended());
-    this.asking = mine;
-    return mine;
+    this.again = this.pending !== null;
+    if (this.again) return this.pending;
+    const current = this.run().finally(() => this.pending === current && this.finished());
+    this.pending = current;
+    return current;
   }
 
-  ended() {
-    this.asking = null;
+  finished() {
+    this.pending = null;
     if (this.again && this.isOn) this.now();
   }
 
   async run() {
     const began = performance.now();
     try {
-      await this.ask();
+      await this.request();
       this.failures = 0;
-      this.next(Math.max(this.every, SHARE * (performance.now() - began)));
+      this.schedule(Math.max(this.interval, MIN_IDLE * (performance.now() - began)));
     } catch (error) {
       this.failures += 1;
       const pause = Math.max(
-        this.every * 2 ** Math.min(this.failures - 1, 8),
+        this.interval * 2 ** Math.min(this.failures - 1, 8),
         1000 * (error.retryAfter ?? 0),
       );
-      const wait = this.next(pause);
-      if (this.isOn) this.trouble(error, wait);
+      const wait = this.schedule(pause);
+      if (this.isOn) this.onError(error, wait);
     }
   }
 
-  next(pause) {
-    const wait = Math.min(SLOWEST, pause);
+  schedule(pause) {
+    const wait = Math.min(MAX_INTERVAL, pause);
     clearTimeout(this.timer);
     if (this.isOn && !document.hidden) this.timer = setTimeout(() => this.now(), wait);
     return wait;

@@ -1,16 +1,16 @@
-// The smaller views: what looks left behind, what was done, what is set up wrongly.
+// The smaller views: stale locks, completed work, history, configuration check.
 
-import { openAct } from "./act.js";
+import { openActionDialog } from "./action_dialog.js";
 import { get, post } from "./api.js";
-import { $, el, live, tell } from "./dom.js";
-import { holderPieces, wherePieces } from "./people.js";
-import { linkTo, place } from "./place.js";
+import { $, el, live, notify } from "./dom.js";
+import { holderElements, workerElements } from "./holder.js";
+import { linkTo, route } from "./route.js";
 import { mayWrite, READ_ONLY, session } from "./session.js";
-import { askDone, doneFilter, drawDone } from "./done.js";
-import { timeline } from "./timeline.js";
-import { plural, shown, span, spelled, zone } from "./text.js";
+import { readCompleted, completedFilter, drawCompleted } from "./completed.js";
+import { historyList } from "./history.js";
+import { plural, renderText, formatDuration, escapeText, timeZone } from "./format.js";
 
-const HISTORY = 1000;
+const MAX_HISTORY = 1000;
 const MINUTE = 60;
 let olderThan = "";
 let withHolds = false;
@@ -23,20 +23,20 @@ export function clearReports() {
 
 export function showReport() {
   for (const [name, show] of Object.entries(VIEWS)) {
-    if (name === place.view) show();
+    if (name === route.view) show();
   }
 }
 
-// A view's head with what it is for, and a body that is filled when the answer is there.
-function frame(id, title, words, ...tools) {
+// Draw a view's heading and description; return the body to be filled with the answer.
+function drawFrame(id, title, text, ...tools) {
   const body = el("div", { class: "body" });
-  const again = el("button", { type: "button", onclick: showReport }, "Look again");
+  const again = el("button", { type: "button", onclick: showReport }, "Refresh");
   $(id).replaceChildren(
     el(
       "header",
       {},
       el("h1", { id: `${id}-title` }, title),
-      el("p", {}, words),
+      el("p", {}, text),
       el("div", { class: "tools" }, ...tools.filter(Boolean), again),
     ),
     body,
@@ -44,20 +44,20 @@ function frame(id, title, words, ...tools) {
   return body;
 }
 
-// Until the answer is there: what is asked of whom, and for how long already.
-function progress(body, words) {
+// Until the answer arrives: show what is running, and for how long.
+function showProgress(body, text) {
   const began = Date.now();
-  const seconds = live(() => ` ${span((Date.now() - began) / 1000)}`);
-  body.replaceChildren(el("p", { class: "muted progress", role: "status" }, `${words} …`, seconds));
+  const seconds = live(() => ` ${formatDuration((Date.now() - began) / 1000)}`);
+  body.replaceChildren(el("p", { class: "muted progress", role: "status" }, `${text} …`, seconds));
 }
 
-async function fill(body, words, ask, draw) {
-  progress(body, words);
+async function fill(body, text, read, draw) {
+  showProgress(body, text);
   try {
-    const answer = await ask();
+    const answer = await read();
     body.replaceChildren(...draw(answer));
   } catch (error) {
-    body.replaceChildren(el("p", { class: "refusal" }, error.message));
+    body.replaceChildren(el("p", { class: "error-text" }, error.message));
   }
 }
 
@@ -67,48 +67,48 @@ function showStale() {
     olderThan = box.value;
     showStale();
   });
-  const body = frame(
+  const body = drawFrame(
     "stale",
     "Stale locks",
     session.app
-      ? "Held by a worker that does not answer, or does not run the task, or has not renewed in time."
-      : "Not renewed in time. Without a Celery app the workers cannot be asked.",
+      ? "Locks whose worker does not answer, does not run the task, or has not renewed the lock in time."
+      : "Locks that were not renewed in time. Without a Celery app the workers cannot be asked.",
     el("label", {}, "or held for more than ", box, " minutes"),
   );
-  const asked = { older_than: olderThan ? String(Number(olderThan) * MINUTE) : "" };
+  const query = { older_than: olderThan ? String(Number(olderThan) * MINUTE) : "" };
   fill(
     body,
     session.app
-      ? "Reading all locks and asking their workers over the broker which tasks they run. A worker that does not answer within 1.5 s is asked a second time. Queued messages are then looked for in the queues"
+      ? "Reading all locks and asking their workers over the broker which tasks they run. A worker that does not answer within 1.5 s is asked a second time. Then the broker is searched for queued messages"
       : "Reading all locks from the lock server",
-    () => get("locks/stale", asked),
+    () => get("locks/stale", query),
     ({ stale, doubt }) => [
       stale.length || doubt
-        ? suspects(stale, true)
-        : el("p", { class: "empty" }, "Nothing looks stale."),
-      doubt ? el("p", {}, shown(doubt)) : "",
-      sweeping(),
+        ? lockCards(stale, true)
+        : el("p", { class: "empty" }, "No stale locks."),
+      doubt ? el("p", {}, renderText(doubt)) : "",
+      sweepSection(),
     ],
   );
 }
 
-function suspects(found, withButtons) {
+function lockCards(found, withButtons) {
   return el(
     "ul",
     { class: "cards" },
-    ...found.map((one) =>
+    ...found.map((lock) =>
       el(
         "li",
         {},
         el(
           "div",
           { class: "line-one" },
-          el("a", { class: "name", href: linkTo({ view: "locks", lock: one.name }) }, shown(one.name)),
-          el("span", { class: `badge ${one.verdict}` }, one.verdict),
-          el("span", { class: "muted" }, `held for ${span(one.held_for)}`),
+          el("a", { class: "name", href: linkTo({ view: "locks", lock: lock.name }) }, renderText(lock.name)),
+          el("span", { class: `badge ${lock.verdict}` }, lock.verdict),
+          el("span", { class: "muted" }, `held for ${formatDuration(lock.held_for)}`),
         ),
-        el("div", { class: "line-two" }, ...holderPieces(one.holder), ...wherePieces(one.holder)),
-        el("p", {}, shown(one.sentence)),
+        el("div", { class: "line-two" }, ...holderElements(lock.holder), ...workerElements(lock.holder)),
+        el("p", {}, renderText(lock.sentence)),
         withButtons &&
           mayWrite() &&
           el(
@@ -116,7 +116,7 @@ function suspects(found, withButtons) {
             {
               type: "button",
               class: "danger",
-              onclick: () => openAct("release", one.name, one.holder.token),
+              onclick: () => openActionDialog("release", lock.name, lock.holder.token),
             },
             "Release …",
           ),
@@ -125,9 +125,9 @@ function suspects(found, withButtons) {
   );
 }
 
-function sweeping() {
-  const words =
-    "A sweep frees the locks of workers that did not answer twice and whose renewal is overdue, and places in the queue whose message is gone.";
+function sweepSection() {
+  const text =
+    "A sweep releases the locks of workers that failed to answer twice and whose renewal is overdue, and the reservations of messages that are no longer in the queue.";
   if (!session.app) {
     return el(
       "div",
@@ -136,7 +136,7 @@ function sweeping() {
       el(
         "p",
         {},
-        `${words} This server was started without a Celery app, so it cannot ask the workers: start it as `,
+        `${text} This server was started without a Celery app, so it cannot ask the workers: start it as `,
         el("code", {}, "celery -A proj locks web"),
         ", or sweep with ",
         el("code", {}, "celery -A proj locks sweep"),
@@ -145,57 +145,57 @@ function sweeping() {
     );
   }
   const found = el("div", {});
-  const look = el(
+  const preview = el(
     "button",
-    { type: "button", disabled: !mayWrite(), onclick: () => dryRun(found, look) },
-    "See what a sweep would free",
+    { type: "button", disabled: !mayWrite(), onclick: () => dryRun(found, preview) },
+    "Preview a sweep",
   );
   return el(
     "div",
     { class: "sweep" },
     el("h2", {}, "Sweep"),
-    el("p", {}, mayWrite() ? words : `${words} ${READ_ONLY}`),
-    look,
+    el("p", {}, mayWrite() ? text : `${text} ${READ_ONLY}`),
+    preview,
     found,
   );
 }
 
-async function dryRun(found, look) {
-  await swept(look, { dry_run: true }, ({ freed, spared, doubt }) => {
-    const go = el(
+async function dryRun(found, preview) {
+  await runSweep(preview, { dry_run: true }, ({ freed, spared, doubt }) => {
+    const button = el(
       "button",
       { type: "button", class: "danger" },
-      `Free ${plural(freed.length, "lock", "locks")}`,
+      `Release ${plural(freed.length, "lock", "locks")}`,
     );
-    go.addEventListener("click", () => reallySweep(go));
+    button.addEventListener("click", () => sweep(button));
     found.replaceChildren(
-      el("p", {}, freed.length ? "It would free:" : "It would free nothing."),
-      suspects(freed, false),
-      freed.length ? go : "",
-      doubt ? el("p", {}, shown(doubt)) : "",
-      spared.length ? el("p", {}, "Their workers are silent too, but a renewal may yet come:") : "",
-      suspects(spared, false),
+      el("p", {}, freed.length ? "A sweep would release:" : "A sweep would release nothing."),
+      lockCards(freed, false),
+      freed.length ? button : "",
+      doubt ? el("p", {}, renderText(doubt)) : "",
+      spared.length ? el("p", {}, "Not released: the workers of these locks do not answer, but a renewal is not overdue yet:") : "",
+      lockCards(spared, false),
     );
   });
 }
 
-async function reallySweep(button) {
-  await swept(button, { dry_run: false }, ({ freed }) => {
-    tell(
+async function sweep(button) {
+  await runSweep(button, { dry_run: false }, ({ freed }) => {
+    notify(
       freed.length
-        ? `Swept: ${freed.map((one) => spelled(one.name)).join(", ")}.`
-        : "Nothing was left to free.",
+        ? `Released ${freed.map((lock) => escapeText(lock.name)).join(", ")}.`
+        : "There was nothing left to release.",
     );
     showStale();
   });
 }
 
-async function swept(button, body, then) {
+async function runSweep(button, body, onAnswer) {
   button.disabled = true;
   try {
-    then(await post("locks/sweep", body, 30_000));
+    onAnswer(await post("locks/sweep", body, 30_000));
   } catch (error) {
-    tell(error.message, "bad");
+    notify(error.message, "bad");
   }
   button.disabled = false;
 }
@@ -206,68 +206,68 @@ function showHistory() {
     withHolds = box.checked;
     showHistory();
   });
-  const body = frame(
+  const body = drawFrame(
     "history",
     "History",
-    `What operators did to locks, and why; the latest first. Times are in ${zone()}.`,
-    el("label", {}, box, " also the holds that ended"),
+    `What operators did to locks, and why; latest first. Times are in ${timeZone()}.`,
+    el("label", {}, box, " include past holds"),
   );
   fill(
     body,
     "Reading the history from the lock server",
-    () => get("locks/history", { limit: HISTORY, only_acts: !withHolds }),
-    ({ acts }) => [
-      acts.length
-        ? timeline(acts, { named: true, all: true })
-        : el("p", { class: "empty" }, "Nothing is recorded yet."),
+    () => get("locks/history", { limit: MAX_HISTORY, only_acts: !withHolds }),
+    ({ acts: entries }) => [
+      entries.length
+        ? historyList(entries, { named: true, all: true })
+        : el("p", { class: "empty" }, "No history yet."),
     ],
   );
 }
 
 function showDone() {
-  const body = frame(
+  const body = drawFrame(
     "done",
     "Completed work",
-    "Keys whose work is done (once=, @idempotent): a repeat is not run, until the mark is forgotten or reset.",
-    doneFilter(showDone),
+    "Keys whose work is completed (once=, @idempotent). A repeated call does not run until the mark expires or is reset.",
+    completedFilter(showDone),
   );
-  fill(body, "Reading the marks from the lock server", askDone, drawDone);
+  fill(body, "Reading the marks from the lock server", readCompleted, drawCompleted);
 }
 
 function showCheck() {
-  const body = frame(
+  const body = drawFrame(
     "check",
     "Check",
     session.app
-      ? "What is set up wrongly or may surprise: the lock server, the broker, each task's options."
-      : "What is set up wrongly or may surprise on the lock server. With a Celery app, its tasks are looked at too.",
+      ? "Mistakes and risks in the configuration of the lock server, the broker and each task."
+      : "Mistakes and risks in the configuration of the lock server. With a Celery app, its broker and tasks are checked too.",
   );
   fill(
     body,
     session.app
-      ? "Asking the lock server and the broker about their settings, and looking at each task's options"
-      : "Asking the lock server about its settings",
+      ? "Reading the settings of the lock server and the broker, and checking the options of each task"
+      : "Reading the settings of the lock server",
     () => get("locks/check"),
     ({ findings }) => [
       findings.length
         ? el(
             "ul",
             { class: "cards" },
-            ...findings.map((one) =>
+            ...findings.map((finding) =>
               el(
                 "li",
-                { class: one.level },
+                { class: finding.level },
                 el(
                   "div",
                   { class: "line-one" },
-                  el("span", { class: `badge ${one.level}` }, one.level),
-                  el("strong", {}, shown(one.where)),
+                  el("span", { class: `badge ${finding.level}` }, finding.level),
+                  el("strong", {}, renderText(finding.where)),
                 ),
-                el("p", {}, shown(one.sentence)),
+                el("p", {}, renderText(finding.sentence)),
               ),
             ),
           )
-        : el("p", { class: "empty" }, "Nothing to complain about."),
+        : el("p", { class: "empty" }, "No problems found."),
     ],
   );
 }

@@ -1,20 +1,20 @@
-// One lock in the table: kept while its lock is listed, so that focus, selection and bar stay put.
+// One row of the table. It is kept while its lock is listed, so that focus and selection stay.
 
-import { Bar } from "./bar.js";
-import { serverNow } from "./clock.js";
-import { el, write } from "./dom.js";
-import { holderPieces, stateBadge, verdictBadge, wherePieces, worst } from "./people.js";
-import { linkTo, place } from "./place.js";
-import { brief, count, isKept, isQueued, shown, span, spelled } from "./text.js";
+import { LeaseBar } from "./lease_bar.js";
+import { serverNow } from "./server_clock.js";
+import { el, setText } from "./dom.js";
+import { holderElements, stateBadge, verdictBadge, workerElements, worstVerdict } from "./holder.js";
+import { linkTo, route } from "./route.js";
+import { formatBrief, formatCount, isKept, isQueued, renderText, formatDuration, escapeText } from "./format.js";
 
-// A hold this many times as long as usual is shown as unusual; the command line has the same limit.
+// A hold this many times longer than usual is marked; the command line has the same limit.
 const UNUSUAL = 10;
 
 export class Row {
-  constructor(name, onPick) {
+  constructor(name, onSelect) {
     this.name = name;
-    this.bar = new Bar();
-    this.link = el("a", { class: "name", title: spelled(name) }, shown(name));
+    this.bar = new LeaseBar();
+    this.link = el("a", { class: "name", title: escapeText(name) }, renderText(name));
     this.badges = el("span", { class: "badges" });
     this.holder = el("td", { class: "holder" });
     this.where = el("td", { class: "where" });
@@ -24,19 +24,19 @@ export class Row {
     this.waiting = el("td", { class: "waiting" });
     this.box = el("input", {
       type: "checkbox",
-      "aria-label": `Select ${spelled(name)}`,
+      "aria-label": `Select ${escapeText(name)}`,
       tabindex: "-1",
-      onchange: onPick,
+      onchange: onSelect,
     });
     this.node = el(
       "tr",
       {},
-      el("td", { class: "pick" }, this.box),
+      el("td", { class: "select" }, this.box),
       el("th", { scope: "row", class: "lock" }, this.link, this.badges),
       this.holder,
       this.where,
       this.held,
-      el("td", { class: "left" }, this.bar.node),
+      el("td", { class: "lease" }, this.bar.node),
       this.waiting,
     );
     this.node.row = this;
@@ -45,12 +45,12 @@ export class Row {
   update(lock) {
     this.lock = lock;
     const [first] = lock.holders;
-    const people = JSON.stringify([
+    const holders = JSON.stringify([
       lock.limit,
-      lock.holders.map((one) => [one.token, one.task_id, one.worker, one.liveness]),
+      lock.holders.map((holder) => [holder.token, holder.task_id, holder.worker, holder.liveness]),
     ]);
-    if (people !== this.people) this.introduce(lock, first);
-    this.people = people;
+    if (holders !== this.holders) this.drawHolders(lock, first);
+    this.holders = holders;
     this.bar.update(soonest(lock.holders), lock.as_of);
     this.box.disabled = lock.holders.length === 0;
     this.link.setAttribute("href", linkTo({ lock: this.name }));
@@ -58,13 +58,13 @@ export class Row {
     this.tick();
   }
 
-  introduce(lock, first) {
+  drawHolders(lock, first) {
     const more = lock.holders.length - 1;
     this.holder.replaceChildren(
-      ...(first ? holderPieces(first) : [el("span", { class: "task plain" }, "nobody")]).filter(Boolean),
+      ...(first ? holderElements(first) : [el("span", { class: "task plain" }, "nobody")]).filter(Boolean),
       ...(more > 0 ? [el("span", { class: "badge" }, `+${more}`)] : []),
     );
-    this.where.replaceChildren(...(first ? wherePieces(first).filter(Boolean) : ["–"]));
+    this.where.replaceChildren(...(first ? workerElements(first).filter(Boolean) : ["–"]));
     const slots = `${lock.holders.length} of ${lock.limit} slots are taken`;
     this.badges.replaceChildren(
       ...[
@@ -74,11 +74,11 @@ export class Row {
         verdictBadge(lock.holders),
       ].filter(Boolean),
     );
-    this.node.className = worst(lock.holders);
+    this.node.className = worstVerdict(lock.holders);
   }
 
   mark() {
-    const isOpen = place.lock === this.name;
+    const isOpen = route.lock === this.name;
     this.node.classList.toggle("open", isOpen);
     if (isOpen) this.link.setAttribute("aria-current", "true");
     else this.link.removeAttribute("aria-current");
@@ -87,9 +87,9 @@ export class Row {
   tick() {
     this.tickHeld();
     const { waiters } = this.lock;
-    const first = Math.min(...waiters.map((one) => one.acquired_at));
-    const waits = waiters.length ? `${count(waiters.length)} · ${brief(serverNow() - first, 60)}` : "–";
-    write(this.waiting, waits);
+    const first = Math.min(...waiters.map((waiter) => waiter.acquired_at));
+    const waits = waiters.length ? `${formatCount(waiters.length)} · ${formatBrief(serverNow() - first, 60)}` : "–";
+    setText(this.waiting, waits);
     this.waiting.classList.toggle("some", waiters.length > 0);
   }
 
@@ -97,14 +97,14 @@ export class Row {
     const [first] = this.lock.holders;
     const held = first ? serverNow() - first.acquired_at : 0;
     const usual = first && !isQueued(first) && !isKept(first) ? this.lock.usual?.held_for : null;
-    write(this.age, first ? brief(held) : "–");
-    write(this.usually, usual ? `usually ${brief(usual, 60)}` : "");
+    setText(this.age, first ? formatBrief(held) : "–");
+    setText(this.usually, usual ? `usually ${formatBrief(usual, 60)}` : "");
     this.held.classList.toggle("unusual", Boolean(usual) && held > UNUSUAL * usual);
-    this.held.title = usual ? `${(held / usual).toFixed(1)} times as long as usual (${span(usual)})` : "";
+    this.held.title = usual ? `${(held / usual).toFixed(1)} times the usual duration (${formatDuration(usual)})` : "";
   }
 }
 
-// The one whose lease ends first.
+// The holder whose lease ends first.
 function soonest(holders) {
   return holders.reduce((a, b) => (a && a.expires_at <= b.expires_at ? a : b), null);
 }

@@ -1,7 +1,7 @@
-// Who we are to the server, and what it can do.
+// The role of the user, and whether the server has a Celery app.
 
 export const session = { role: "read", app: false };
 
 export const mayWrite = () => session.role === "write";
 
-export const READ_ONLY = "Your key may look, not act: sign in with a write key to release or stop.";
+export const READ_ONLY = "Your key is read-only. Sign in with a write key to release locks or to stop tasks.";

@@ -1,4 +1,4 @@
-"""Everything one test needs: locks that are held and waited for, the site over them, the page."""
+"""What each test needs: locks that are held and waited for, the web server, and the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_locks.web import create_app
 from tests.support.waiting import wait_until
 
 PATIENCE = 30.0
-READ, WRITE = "look-key", "act-key"
+READ, WRITE = "read-key", "write-key"
 WORKER = "billing@web-3"
 _numbers = itertools.count(1)
 
@@ -31,45 +31,45 @@ def with_keys(source: Any) -> Any:
     return create_app(source, read_keys=[READ], write_keys=[WRITE], requests_per_minute=1_000_000)
 
 
-class Site:
-    """The web surface on a port of its own, which it keeps when it goes away and comes back."""
+class WebServer:
+    """The web app on its own port; it keeps the port when it is stopped and started again."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._socket = _listening(0)
+        self._socket = _listen(0)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
-        self._start()
+        self._run()
 
-    def _start(self) -> None:
+    def _run(self) -> None:
         config = uvicorn.Config(
             self._app, lifespan="off", ws="none", log_config=None, timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
-        wait_until(lambda: self._server.started, PATIENCE, what="the site to start")
+        wait_until(lambda: self._server.started, PATIENCE, what="the web server to start")
 
-    def go_away(self) -> None:
+    def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         self._socket.close()
 
-    def come_back(self) -> None:
-        self._socket = _listening(self.port)
-        self._start()
+    def start(self) -> None:
+        self._socket = _listen(self.port)
+        self._run()
 
 
-def _listening(port: int) -> socket.socket:
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind(("127.0.0.1", port))
-    return made
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    return listener
 
 
-class Crowd:
-    """Holds locks, and waits for them in threads, until the test is over."""
+class Holders:
+    """Hold locks, and wait for them in threads, until the test is over."""
 
     def __init__(self, locks: Locks) -> None:
         self.locks = locks
@@ -77,15 +77,15 @@ class Crowd:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
 
-    def hold(self, name: str, task: str = "shop.tasks.charge", **asked: Any) -> Lease:
-        lease = self.locks.acquire(name, **{"holder": somebody(task), **asked})
+    def hold(self, name: str, task: str = "shop.tasks.charge", **options: Any) -> Lease:
+        lease = self.locks.acquire(name, **{"holder": new_holder(task), **options})
         assert lease, f"{name!r} is held already"
         self._leases.append(lease)
         return lease
 
-    def leave(self, name: str, ttl: float = 600.0, **said: Any) -> None:
-        """Held by somebody who will never renew it."""
-        holder = somebody(**said)
+    def hold_without_renewal(self, name: str, ttl: float = 600.0, **fields: Any) -> None:
+        """Hold a lock that nobody renews."""
+        holder = new_holder(**fields)
         self.locks.perform(self.locks.commands.acquire(LockSpec(name, ttl), holder.task_id, holder))
 
     def wait_for(self, name: str, task: str = "shop.tasks.charge") -> None:
@@ -98,12 +98,12 @@ class Crowd:
         )
 
     def _wait(self, name: str, task: str) -> None:
-        lease = self.locks.acquire(name, wait=10 * PATIENCE, holder=somebody(task))
+        lease = self.locks.acquire(name, wait=10 * PATIENCE, holder=new_holder(task))
         self._over.wait(10 * PATIENCE)
         if lease:
             lease.release()
 
-    def disperse(self) -> None:
+    def release_all(self) -> None:
         self._over.set()
         for lease in self._leases:
             lease.release()
@@ -112,15 +112,15 @@ class Crowd:
         self.locks.close()
 
 
-def somebody(task: str = "shop.tasks.charge", **said: Any) -> Holder:
+def new_holder(task: str = "shop.tasks.charge", **fields: Any) -> Holder:
     number = next(_numbers)
-    usual = {
+    defaults = {
         "task_id": f"{number:08d}-0000-4000-8000-00000000beef",
         "worker": WORKER,
         "host": "web-3",
         "pid": 4000 + number,
     }
-    return Holder(task=task, **usual | said)
+    return Holder(task=task, **defaults | fields)
 
 
 def _waiters(locks: Locks, name: str) -> tuple[Holder, ...]:
@@ -128,21 +128,21 @@ def _waiters(locks: Locks, name: str) -> tuple[Holder, ...]:
     return info.waiters if info else ()
 
 
-class Context:
-    """The page as somebody on call has it open; whatever the browser complains of is kept."""
+class Harness:
+    """Locks, a web server and browser windows; collects the errors that the browser reports."""
 
-    def __init__(self, browser: Browser, crowd: Crowd, site: Site) -> None:
-        self.crowd = crowd
-        self.site = site
-        self.locks = crowd.locks
-        self.hold = crowd.hold
-        self.complaints: list[str] = []
+    def __init__(self, browser: Browser, holders: Holders, server: WebServer) -> None:
+        self.holders = holders
+        self.server = server
+        self.locks = holders.locks
+        self.hold = holders.hold
+        self.errors: list[str] = []
         self._browser = browser
         self._contexts: list[Any] = []
         self._expected = re.compile(r"\Z.")
 
     def open(self, hash: str = "", key: str | None = WRITE, **options: Any) -> Page:
-        """A new window, signed in with this key."""
+        """Open a new window, signed in with this key."""
         context = self._browser.new_context(**{"reduced_motion": "no-preference", **options})
         context.set_default_timeout(PATIENCE * 1000)
         self._contexts.append(context)
@@ -152,67 +152,67 @@ class Context:
                 f"sessionStorage.setItem('celery-locks.key ' + location.pathname, '{key}'))"
             )
         page = context.new_page()
-        page.on("console", self._hear)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", self._refuse)
-        page.goto(self.site.url + hash)
+        page.on("console", self._record)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", self._dismiss)
+        page.goto(self.server.url + hash)
         return page
 
-    def expect_complaints(self, pattern: str) -> None:
-        """Chromium itself reports every answer that is an error."""
+    def expect_errors(self, pattern: str) -> None:
+        """Allow errors that match; Chromium reports every response with an error status."""
         self._expected = re.compile(pattern)
 
-    def _hear(self, message: ConsoleMessage) -> None:
+    def _record(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
-    def _refuse(self, dialog: Any) -> None:
-        self.complaints.append(f"a dialog was opened: {dialog.message}")
+    def _dismiss(self, dialog: Any) -> None:
+        self.errors.append(f"a dialog was opened: {dialog.message}")
         dialog.dismiss()
 
     def close_windows(self) -> None:
         for context in self._contexts:
             context.close()
 
-    def check_complaints(self) -> None:
-        unexpected = [one for one in self.complaints if not self._expected.search(one)]
+    def check_errors(self) -> None:
+        unexpected = [error for error in self.errors if not self._expected.search(error)]
         assert not unexpected, unexpected
 
 
 @contextmanager
-def desk_over(
+def open_harness(
     browser: Browser, url: str, app_of: Callable[[Locks], Any], prefix: str = ""
-) -> Iterator[Context]:
-    """``app_of`` makes the ASGI app for some locks."""
-    crowd = Crowd(Locks.from_url(url, prefix=prefix or f"page-{next(_numbers)}"))
-    app = app_of(crowd.locks)
-    desk = Context(browser, crowd, Site(app))
+) -> Iterator[Harness]:
+    """Yield a harness; ``app_of`` builds the ASGI app for its locks."""
+    holders = Holders(Locks.from_url(url, prefix=prefix or f"page-{next(_numbers)}"))
+    app = app_of(holders.locks)
+    harness = Harness(browser, holders, WebServer(app))
     try:
-        yield desk
+        yield harness
     finally:
-        # In this order: a page that is still open would see the locks go.
-        desk.close_windows()
-        crowd.disperse()
-        desk.site.go_away()
+        # In this order: an open page would see the locks disappear.
+        harness.close_windows()
+        holders.release_all()
+        harness.server.stop()
         _close(app)
-    desk.check_complaints()
+    harness.check_errors()
 
 
 def _close(app: Any) -> None:
-    """A site that knows a Celery app has locks of its own, and the app its connections."""
-    site = getattr(app.state, "site", None)
-    if site and site.app is not None:
-        site.locks.close()
-        site.app.close()
+    """With a Celery app, the web app has its own locks, and the Celery app its connections."""
+    context = getattr(app.state, "context", None)
+    if context and context.app is not None:
+        context.locks.close()
+        context.app.close()
 
 
 def row(page: Page, name: str) -> Any:
-    """The row of a lock, by the text that is seen."""
+    """Return the row of a lock, by its visible text."""
     return page.locator("#rows tr").filter(has=page.locator(".name", has_text=name))
 
 
 def no_sideways_scroll(page: Page) -> bool:
-    """Neither the page nor what scrolls in it is wider than the window."""
+    """Whether neither the page nor what scrolls in it is wider than the window."""
     return bool(page.evaluate(_FITS))
 
 
