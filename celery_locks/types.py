@@ -258,17 +258,17 @@ class Holder(NamedTuple):
 
     def as_public_dict(self) -> dict[str, Any]:
         """The same for results and events, which anybody may read: without the token."""
-        said = self.as_dict()
-        del said["token"]
-        return said
+        fields = self.as_dict()
+        del fields["token"]
+        return fields
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """What ``as_dict`` made, also by another version of this library."""
-        return cls(**{word: value for word, value in said.items() if word in cls._fields})
+        return cls(**{name: value for name, value in fields.items() if name in cls._fields})
 
     def about(self) -> str:
-        """The part that is stored as said; a job's id and retries have fields of their own."""
+        """The part that is stored as fields; a job's id and retries have fields of their own."""
         about = self._about()
         if not self.owner:
             return about
@@ -285,8 +285,8 @@ class Holder(NamedTuple):
 def _about(
     task: str | None, worker: str | None, host: str | None, pid: int | None, **extra: Any
 ) -> str:
-    said = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
-    return json.dumps({key: value for key, value in said.items() if value})
+    fields = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
+    return json.dumps({key: value for key, value in fields.items() if value})
 
 
 # A process runs the same few tasks over and over.
@@ -325,7 +325,7 @@ class LockInfo:
 
         They learn of it at their next renewal, within a third of the ttl, and then have to end.
         """
-        at_work = [one.ttl for one in self.holders if not one.is_queued and not one.is_kept]
+        at_work = [it.ttl for it in self.holders if not (it.is_queued or it.is_kept)]
         return math.ceil(max(at_work) / 3) + TIME_TO_STOP if at_work else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -373,7 +373,7 @@ class HistoryEntry:
 
 
 class Revocation(NamedTuple):
-    """What an operator said when taking a lock from its holder."""
+    """What an operator fields when taking a lock from its holder."""
 
     by: str
     why: str
@@ -401,8 +401,8 @@ class Blocker(NamedTuple):
         return {"name": self.name, "holder": self.holder.as_dict()}
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        return cls(said["name"], Holder.from_dict(said["holder"]))
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(fields["name"], Holder.from_dict(fields["holder"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,16 +455,16 @@ class Conflict:
         return bool(self.holders) and all(holder.is_queued for holder in self.holders)
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        holders = tuple(Holder.from_dict(holder) for holder in said["holders"])
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        holders = tuple(Holder.from_dict(holder) for holder in fields["holders"])
         return cls(
-            said["name"],
+            fields["name"],
             holders,
-            said["lapses_in"],
-            said["position"],
-            said.get("as_of", 0.0),
-            is_own=said.get("is_own", False),
-            cycle=tuple(Blocker.from_dict(step) for step in said.get("cycle", ())),
+            fields["lapses_in"],
+            fields["position"],
+            fields.get("as_of", 0.0),
+            is_own=fields.get("is_own", False),
+            cycle=tuple(Blocker.from_dict(step) for step in fields.get("cycle", ())),
         )
 
     def __str__(self) -> str:

@@ -56,7 +56,7 @@ class LeaseBackend(Protocol):
 class BaseLease:
     """What the sync and the async lease have in common: everything but renewing and releasing."""
 
-    face: LeaseBackend
+    backend: LeaseBackend
     entries: frozenset[str] = frozenset()  # one token for each time it was entered again
     renewals = 0
     stop_requested = False
@@ -169,7 +169,7 @@ class BaseLease:
             self.ttl = ttl
             self.deadline = min(self.deadline, trusted_until(sent_at, ttl))
 
-    def renewed(self, sent_at: float, ttl: float | None = None) -> None:
+    def mark_renewed(self, sent_at: float, ttl: float | None = None) -> None:
         """The store has it for another ``ttl``, by default the lease's own."""
         with self._ending:
             if self._end:
@@ -181,14 +181,14 @@ class BaseLease:
             self.deadline = min(self.deadline, until) if nearer else max(self.deadline, until)
             self._suspended = False
             self.renewals += 1
-        self.tell("revived" if revived else "renewed")
+        self.emit("revived" if revived else "renewed")
 
     def suspend(self, why: BaseException) -> None:
         """A renewal failed; said once for each time it begins."""
         if self._suspended or self._end:
             return
         self._suspended = True
-        self.tell("suspended", why=str(why), remaining=self.remaining)
+        self.emit("suspended", why=str(why), remaining=self.remaining)
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
         """It is gone; ``revoked`` if an operator took it, which then is the reason."""
@@ -200,7 +200,7 @@ class BaseLease:
                 self._on_lost(self, error)
             except Exception:
                 logger.exception("on_lost of lock %r failed", self.name)
-        self.tell("lost", why=error.reason, revoked=bool(revoked))
+        self.emit("lost", why=error.reason, revoked=bool(revoked))
 
     def request_stop(self) -> None:
         """Said with every renewal from then on; heard once."""
@@ -212,9 +212,9 @@ class BaseLease:
                 self.on_stop(self, StopRequested(self.name))
             except Exception:
                 logger.exception("on_stop of lock %r failed", self.name)
-        self.tell("stop")
+        self.emit("stop")
 
-    def tell(self, kind: events.EventKind, **detail: Any) -> None:
+    def emit(self, kind: events.EventKind, **detail: Any) -> None:
         """An event of this lease."""
         events.emit(
             kind,
@@ -226,7 +226,7 @@ class BaseLease:
             **detail,
         )
 
-    def leaves(self, keep: float = 0.0) -> tuple[float, str | None]:
+    def after_release(self, keep: float = 0.0) -> tuple[float, str | None]:
         """For how long the slot stays taken when it ends now, and the note about its past, if any.
 
         No note of short ones: nobody asks after them, and they are what most calls are about.
@@ -269,23 +269,23 @@ class Lease(BaseLease):
         The lock of a task in a prefork child is renewed by the main process, with the task's ttl:
         there a longer one counts as that.
         """
-        self.face.renew(self, ttl)
+        self.backend.renew(self, ttl)
 
     def release(self) -> bool:
         """Give the lock back; a second call does nothing. True if it was ours until now.
 
         False: it was not; or the server's answer was lost, and asked again it found nothing.
         """
-        return bool(self.face.release(self))
+        return bool(self.backend.release(self))
 
 
 class AsyncLease(BaseLease):
     """A lease whose verbs are awaited."""
 
     def renew(self, ttl: float | None = None) -> Awaitable[None]:
-        awaitable: Awaitable[None] = self.face.renew(self, ttl)
+        awaitable: Awaitable[None] = self.backend.renew(self, ttl)
         return awaitable
 
     def release(self) -> Awaitable[bool]:
-        awaitable: Awaitable[bool] = self.face.release(self)
+        awaitable: Awaitable[bool] = self.backend.release(self)
         return awaitable

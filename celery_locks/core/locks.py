@@ -66,7 +66,7 @@ _DEFAULTS: dict[str, Any] = {
     "on_stop": None,
     "holder": None,
 }
-shows_asked = shows_options(_DEFAULTS, AcquireOptions.__annotations__)
+shows_acquire_options = shows_options(_DEFAULTS, AcquireOptions.__annotations__)
 
 
 def layout_of(store: Any, options: Layout) -> tuple[LockCommands, float]:
@@ -82,28 +82,28 @@ def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
     return [run for run in runs if run.is_on(worker)]
 
 
-def spec_of(name: str, default_ttl: float, asked: AcquireOptions) -> LockSpec:
+def spec_of(name: str, default_ttl: float, options: AcquireOptions) -> LockSpec:
     check_not_reserved(name)
     return LockSpec(
         name,
-        asked.get("ttl", default_ttl),
-        asked.get("limit", 1),
-        asked.get("wait"),
-        asked.get("at_least", 0.0),
+        options.get("ttl", default_ttl),
+        options.get("limit", 1),
+        options.get("wait"),
+        options.get("at_least", 0.0),
     )
 
 
-def ask_of(
-    spec: LockSpec, token: str, asked: AcquireOptions, is_block: bool
+def request_of(
+    spec: LockSpec, token: str, options: AcquireOptions, is_block: bool
 ) -> AcquireRequest[Any]:
     """A request of the caller's, made by the task that runs here if there is one.
 
     What ends with its block has an owner, and so has what can be entered again. Another lease may
     be released anywhere, and a holder that is given says for itself who it is.
     """
-    reentrant, given = asked.get("reentrant", False), asked.get("holder")
+    reentrant, given = options.get("reentrant", False), options.get("holder")
     owner = owner_here() if reentrant or (is_block and not given) else None
-    holder, on_lost = given or caller(owner), asked.get("on_lost")
+    holder, on_lost = given or caller(owner), options.get("on_lost")
     return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant)
 
 
@@ -138,14 +138,14 @@ class Locks:
     @classmethod
     def from_app(cls, app: Any) -> Self:
         """The locks that a Celery app's tasks use; see ``settings.py``."""
-        said = settings.of(app)
-        layout: Layout = {"prefix": said.prefix}
-        if said.shards is not None:
-            layout["shards"] = said.shards
-        if "ttl" in said.task:
-            layout["ttl"] = said.task["ttl"]
+        values = settings.of(app)
+        layout: Layout = {"prefix": values.prefix}
+        if values.shards is not None:
+            layout["shards"] = values.shards
+        if "ttl" in values.task:
+            layout["ttl"] = values.task["ttl"]
         locks = cls.__new__(cls)
-        locks._setup(RedisStore.from_url(said.url, said.prefix, said.url_options), layout)
+        locks._setup(RedisStore.from_url(values.url, values.prefix, values.url_options), layout)
         return locks
 
     @classmethod
@@ -158,8 +158,8 @@ class Locks:
         server = self._store.server
         return server.address, int(server.kwargs.get("db") or 0)
 
-    @shows_asked
-    def acquire(self, name: str, **asked: Unpack[AcquireOptions]) -> Lease | None:
+    @shows_acquire_options
+    def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | None:
         """Take a lock: a lease, renewed until it is released; None if others hold the lock.
 
         ``lease.release()`` gives it back; so does the death of this process, after ``ttl``.
@@ -174,50 +174,52 @@ class Locks:
         """
         token = new_token()
         try:
-            answer = self._try_acquire(name, token, asked)
+            answer = self._try_acquire(name, token, options)
             return None if isinstance(answer, Conflict) else answer
         except BaseException:
             # A signal's exception may strike between the grant and the caller's knowing of it.
             self.operations.release_if_acquired(token)
             raise
 
-    @shows_asked
-    def try_acquire(self, name: str, **asked: Unpack[AcquireOptions]) -> Lease | Conflict:
+    @shows_acquire_options
+    def try_acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | Conflict:
         """``acquire``, but if others hold the lock the answer says who: a ``Conflict``."""
         token = new_token()
         try:
-            return self._try_acquire(name, token, asked)
+            return self._try_acquire(name, token, options)
         except BaseException:
             self.operations.release_if_acquired(token)  # as in acquire
             raise
 
     def _try_acquire(
-        self, name: str, token: str, asked: AcquireOptions, *, is_block: bool = False
+        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
     ) -> Lease | Conflict:
         """``is_block``: the thread that acquires it is the one to release it."""
-        ask: AcquireRequest[Lease] = ask_of(spec_of(name, self.ttl, asked), token, asked, is_block)
-        if ask.owner and ask.reentrant:
-            entered = self.operations.reenter(name, ask.owner, token)
+        request: AcquireRequest[Lease] = request_of(
+            spec_of(name, self.ttl, options), token, options, is_block
+        )
+        if request.owner and request.reentrant:
+            entered = self.operations.reenter(name, request.owner, token)
             if entered:
                 return entered
-        answer = self.follow(self.operations.acquire(ask))
+        answer = self.follow(self.operations.acquire(request))
         assert not isinstance(answer, Done)  # nobody asked
         if isinstance(answer, Lease) and answer.token == token:
-            answer.on_stop = asked.get("on_stop")
+            answer.on_stop = options.get("on_stop")
         return answer
 
     @overload
     def hold(
-        self, name: str, *, required: Literal[True] = True, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: Literal[True] = True, **options: Unpack[AcquireOptions]
     ) -> AbstractContextManager[Lease]: ...
     @overload
     def hold(
-        self, name: str, *, required: bool, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: bool, **options: Unpack[AcquireOptions]
     ) -> AbstractContextManager[Lease | None]: ...
-    @shows_asked
+    @shows_acquire_options
     @contextmanager
     def hold(
-        self, name: str, *, required: bool = True, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: bool = True, **options: Unpack[AcquireOptions]
     ) -> Iterator[Any]:
         """Hold the lock while the block runs; ``as`` gives the lease.
 
@@ -232,7 +234,7 @@ class Locks:
         ``reentrant``: let this thread enter again what it holds already.
         ``on_lost``: called with the lease when it is lost while the block runs.
         ``on_stop``: called with the lease when somebody asks its holder to stop.
-        ``holder``: who it is that holds it, for those who look; this process if not said.
+        ``holder``: who it is that holds it, for those who look; this process if not values.
 
         Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
         of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
@@ -241,7 +243,7 @@ class Locks:
         """
         token = new_token()
         try:
-            lease = self._try_acquire(name, token, asked, is_block=True)
+            lease = self._try_acquire(name, token, options, is_block=True)
             if isinstance(lease, Conflict):
                 if required:
                     raise LockConflict(lease)
@@ -285,8 +287,8 @@ class Locks:
         hint = self._recent.recall(name, max_age) if max_age else None
         if hint is not None:
             return hint
-        asked_at = now()
-        return self._recent.note(name, asked_at, bool(self.holders(name)))
+        read_at = now()
+        return self._recent.note(name, read_at, bool(self.holders(name)))
 
     def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """Ask the holders of a lock, or the one with ``token``, to stop; returns those asked.
@@ -297,8 +299,8 @@ class Locks:
         """
         check_name(name)
         call = self.commands.stop(name, token or "", question=new_token())
-        asked: tuple[Holder, ...] = self.perform(call)
-        return asked
+        holders: tuple[Holder, ...] = self.perform(call)
+        return holders
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:
         """What runs under a lock now; only on this worker or host if one is named."""

@@ -114,10 +114,15 @@ def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
     return conflict.has_copy_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
 
 
-def _asker(ask: AcquireRequest[Any]) -> dict[str, Any]:
+def _requester_fields(request: AcquireRequest[Any]) -> dict[str, Any]:
     """What the events say of who asked."""
-    task, task_id = ask.holder.task, ask.holder.task_id
-    return {"task": task, "task_id": task_id, "policy": ask.policy, "waited": now() - ask.began}
+    task, task_id = request.holder.task, request.holder.task_id
+    return {
+        "task": task,
+        "task_id": task_id,
+        "policy": request.policy,
+        "waited": now() - request.began,
+    }
 
 
 class Operations(Generic[L]):
@@ -129,35 +134,37 @@ class Operations(Generic[L]):
 
     def __init__(
         self,
-        face: LeaseBackend,
+        backend: LeaseBackend,
         lease_class: type[L],
         store: Store,
         commands: LockCommands,
         unsubscribe: Callable[[str], None],
     ) -> None:
-        self._face = face
+        self._backend = backend
         self._lease_class = lease_class
         self._store = store
         self._unsubscribe = unsubscribe
         self.commands = commands
 
-    def acquire(self, ask: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
+    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
         try:
-            if ask.spec.wait:
-                answer, sent_at, granted = yield from self._wait_in_queue(ask)
-                return self.on_reply(ask, answer, sent_at, granted)
-            call = self.commands.acquire(ask.spec, ask.token, ask.holder, ask.extras)
-            return self.on_reply(ask, (yield call), ask.began)
+            if request.spec.wait:
+                answer, sent_at, granted = yield from self._wait_in_queue(request)
+                return self.on_reply(request, answer, sent_at, granted)
+            call = self.commands.acquire(
+                request.spec, request.token, request.holder, request.extras
+            )
+            return self.on_reply(request, (yield call), request.began)
         except BaseException as error:
-            self.on_no_reply(ask, error)
+            self.on_no_reply(request, error)
             raise
         finally:
-            if ask.spec.wait:
-                self._unsubscribe(ask.token)
+            if request.spec.wait:
+                self._unsubscribe(request.token)
 
     def on_reply(
         self,
-        ask: AcquireRequest[L],
+        request: AcquireRequest[L],
         answer: int | Conflict | Done,
         sent_at: float,
         granted: float | None = None,
@@ -167,10 +174,10 @@ class Operations(Generic[L]):
         A grant is good for ``granted`` seconds, if not for the whole ttl.
         """
         if not isinstance(answer, int):
-            return self._not_granted(ask, answer) if isinstance(answer, Conflict) else answer
-        spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = ask
+            return self._not_granted(request, answer) if isinstance(answer, Conflict) else answer
+        spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = request
         lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
-        lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
+        lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
         if owner:
             lease.owner = owner
             owner.leases[token] = lease
@@ -181,58 +188,70 @@ class Operations(Generic[L]):
         if not renewed_elsewhere:
             # At once what was only granted for a moment: a slow network has time for it still.
             renewer.add(lease, self._store, self.commands, moment if granted else None)
-        if events.is_heard("acquired"):
-            events.emit("acquired", spec.name, token, answer, **_asker(ask))
+        if events.is_wanted("acquired"):
+            events.emit("acquired", spec.name, token, answer, **_requester_fields(request))
         return lease
 
-    def _not_granted(self, ask: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
+    def _not_granted(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
         own = _own_lease(conflict)
-        if own and ask.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
-            own.entries |= {ask.token}
+        if own and request.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
+            own.entries |= {request.token}
             return own
         if own:
             conflict = replace(conflict, is_own=True)
-        events.emit("conflict", conflict.name, ask.token, conflict=conflict, **_asker(ask))
+        events.emit(
+            "conflict",
+            conflict.name,
+            request.token,
+            conflict=conflict,
+            **_requester_fields(request),
+        )
         return conflict
 
-    def on_no_reply(self, ask: AcquireRequest[L], error: BaseException) -> None:
+    def on_no_reply(self, request: AcquireRequest[L], error: BaseException) -> None:
         """What was asked for may have been granted or queued, or may be yet: it is given back."""
-        renewer.discard(ask.token)
+        renewer.discard(request.token)
         if isinstance(error, LockDeadlock):
-            events.emit("deadlock", ask.spec.name, ask.token, why=str(error), **_asker(ask))
-        if ask.owner:
-            ask.owner.leases.pop(ask.token, None)
-        in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
-        if in_doubt or not isinstance(error, _NOTHING_ACQUIRED):
-            once = ask.extras.once if ask.extras else None
-            if ask.owner and isinstance(error, LockUnavailable):
-                ask.owner.change_id()
+            events.emit(
+                "deadlock",
+                request.spec.name,
+                request.token,
+                why=str(error),
+                **_requester_fields(request),
+            )
+        if request.owner:
+            request.owner.leases.pop(request.token, None)
+        may_have_executed = isinstance(error, LockUnavailable) and error.may_have_executed
+        if may_have_executed or not isinstance(error, _NOTHING_ACQUIRED):
+            once = request.extras.once if request.extras else None
+            if request.owner and isinstance(error, LockUnavailable):
+                request.owner.change_id()
             # Nor was anything begun, whatever mark says so.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
             renewer.release_later(
-                ask.spec.name,
-                ask.token,
+                request.spec.name,
+                request.token,
                 self._store,
                 self.commands,
-                now() + ask.spec.ttl,
+                now() + request.spec.ttl,
                 repeat_until_expired=True,
                 marks=marks,
             )
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
-            about = {"why": str(error), **permanent, **_asker(ask)}
-            events.emit("unavailable", ask.spec.name, ask.token, **about)
+            about = {"why": str(error), **permanent, **_requester_fields(request)}
+            events.emit("unavailable", request.spec.name, request.token, **about)
 
     def _wait_in_queue(
-        self, ask: AcquireRequest[L]
+        self, request: AcquireRequest[L]
     ) -> Operation[tuple[int | Conflict | Done, float, float | None]]:
         """The answer, when it was asked for, and for how long it is good if not for the ttl."""
-        spec, token, holder = ask.spec, ask.token, ask.holder
+        spec, token, holder = request.spec, request.token, request.holder
         assert spec.wait
-        patience_ends = ask.began + spec.wait
+        patience_ends = request.began + spec.wait
         root, budget = self.commands.root(spec.name), budget_of(spec.ttl)
         channel: str | None = yield Subscribe(root, token, connect=False, budget=budget)
-        call = self._call(ask, channel)
+        call = self._call(request, channel)
         while True:
             sent_at = now()
             answer = yield call
@@ -240,7 +259,7 @@ class Operations(Generic[L]):
                 return answer, sent_at, None
             left = patience_ends - now()
             is_final = isinstance(answer, Done) or left <= 0 or _is_pointless_wait(answer, holder)
-            if is_final or (ask.reentrant and _own_lease(answer)):
+            if is_final or (request.reentrant and _own_lease(answer)):
                 if channel:  # it may have been handed the lock, or stand in line
                     yield self.commands.release(spec.name, token, budget=budget)
                 return answer, sent_at, None
@@ -252,7 +271,7 @@ class Operations(Generic[L]):
                 fence = yield WaitForHandover(
                     root, token, min(left, REPOLL, answer.lapses_in + 0.005)
                 )
-                may_enter = not (holder.job_id or (ask.extras and ask.extras.once))
+                may_enter = not (holder.job_id or (request.extras and request.extras.once))
                 if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     # Otherwise we confirm: after a longer wait one more exchange is nothing.
@@ -262,15 +281,15 @@ class Operations(Generic[L]):
                     # So does one that asks whether the work is done: it may be, by now.
                     continue
             channel = yield Subscribe(root, token, connect=True, budget=budget)
-            call = self._call(ask, channel)
+            call = self._call(request, channel)
 
-    def _call(self, ask: AcquireRequest[L], channel: str | None) -> Call:
+    def _call(self, request: AcquireRequest[L], channel: str | None) -> Call:
         """Who has no channel yet asks without queueing."""
         return self.commands.acquire(
-            ask.spec,
-            ask.token,
-            ask.holder,
-            ask.extras,
+            request.spec,
+            request.token,
+            request.holder,
+            request.extras,
             alive=ALIVE if channel else 0.0,
             channel=channel or "-",
             owners=_waiting_owners(),
@@ -313,7 +332,7 @@ class Operations(Generic[L]):
             renewer.discard(lease.token)
             lease.lose(NOT_ON_SERVER, lost.revoked.get(lease.token))
             lease.check()
-        lease.renewed(sent_at)
+        lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
         if lost.stops:
             lease.request_stop()
@@ -343,7 +362,7 @@ class Operations(Generic[L]):
         if not lease.begin_release():
             return None
         renewer.discard(lease.token)
-        keep, past = lease.leaves(keep)
+        keep, past = lease.after_release(keep)
         return self.commands.release(
             lease.name,
             lease.token,
@@ -355,8 +374,8 @@ class Operations(Generic[L]):
         )
 
     def finish_release(self, lease: L, ours: bool) -> bool:
-        if events.is_heard("released"):
-            lease.tell("released", held_for=lease.held_for, ours=ours)
+        if events.is_wanted("released"):
+            lease.emit("released", held_for=lease.held_for, ours=ours)
         return ours
 
     def defer_release(
@@ -369,7 +388,7 @@ class Operations(Generic[L]):
         if lease.owner:
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
-        keep, past = lease.leaves(keep)
+        keep, past = lease.after_release(keep)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
@@ -416,7 +435,7 @@ class Operations(Generic[L]):
     def reenter(self, name: str, owner: Owner, token: str) -> L | None:
         """The lease of this lock that the owner got from the same face, entered once more."""
         for lease in list(owner.leases.values()):  # another thread may release one
-            is_it = lease.name == name and lease.face is self._face
+            is_it = lease.name == name and lease.backend is self._backend
             if is_it and isinstance(lease, self._lease_class) and _is_enterable(lease):
                 lease.entries |= {token}
                 return lease

@@ -104,7 +104,7 @@ def blocked_here() -> list[Owner]:
     """
     owner = owner_here()
     is_within_task = owner.outer is not None and _task_lookup() is not None
-    return [one for one in (owner, owner.outer if is_within_task else None) if one and one.leases]
+    return [it for it in (owner, owner.outer if is_within_task else None) if it and it.leases]
 
 
 def _asyncio_task() -> Any:

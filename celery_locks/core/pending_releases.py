@@ -99,7 +99,7 @@ class PendingReleases(dict[str, PendingRelease]):
             self._flush_shard(releases, now() + budget)
 
     def _flush_shard(self, releases: list[PendingRelease], until: float) -> None:
-        """What one place is owed. Once it does not answer, the rest would only cost time too."""
+        """What one shard is owed. Once it does not answer, the rest would only cost time too."""
         for pending in releases:
             if now() >= until:
                 return
@@ -170,12 +170,12 @@ def group_by_shard(things: Iterable[P], drop: Callable[[P], None]) -> list[list[
 
     ``drop`` is called, while its error is handled, for a thing whose name has no shard.
     """
-    places: dict[tuple[int, str], list[P]] = {}
+    groups: dict[tuple[int, str], list[P]] = {}
     for thing in things:
         try:
-            place = (id(thing.store), thing.commands.root(thing.name))
+            shard = (id(thing.store), thing.commands.root(thing.name))
         except Exception:  # noqa: BLE001 (one wrong name must not cost the others their turn)
             drop(thing)
         else:
-            places.setdefault(place, []).append(thing)
-    return list(places.values())
+            groups.setdefault(shard, []).append(thing)
+    return list(groups.values())

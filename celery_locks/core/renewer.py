@@ -320,7 +320,7 @@ class Renewer:
             entry.lease.lose(NOT_ON_SERVER, lost.revoked.get(renewal.token))
             return
         entry.schedule(again=renewal.ttl != entry.lease.ttl)
-        entry.lease.renewed(sent_at, renewal.ttl)
+        entry.lease.mark_renewed(sent_at, renewal.ttl)
         if renewal.token in lost.stops:
             entry.lease.request_stop()
 

@@ -74,7 +74,7 @@ class RemotelyRenewedLease(Lease):
     def ask(self) -> None:
         """Renew, which is the way to learn whether it is still ours. Sets LOST if it is not."""
         try:
-            self.face.renew(self)
+            self.backend.renew(self)
         except LeaseLost:
             pass
         except LockUnavailable as error:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 from celery_locks import events, keys, logs
 from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
-from celery_locks.core.idempotency import Codec, Once, Repeat, parted
+from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.locks import Locks
 from celery_locks.core.operations import AcquireRequest, new_token
@@ -228,7 +228,7 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
         for name, left, head, size in page.found:
             if name not in seen:
                 seen.add(name)
-                token, kind, _ = parted(head.decode(errors="replace"))
+                token, kind, _ = split_mark(head.decode(errors="replace"))
                 body = max(0, size - len(token) - 2)
                 yield DoneWork(name, REASONS.get(kind, "already_done"), body, left)
         cursor = page.cursor

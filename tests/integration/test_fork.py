@@ -13,7 +13,7 @@ from tests.support.child import run_python
 PREAMBLE = """
 import asyncio, os, sys, time, traceback
 from celery_locks import AsyncLocks, Locks, State
-from celery_locks.core.renewer import keeper
+from celery_locks.core.renewer import renewer
 
 def until(condition, deadline=30.0):
     ends = time.monotonic() + deadline
@@ -59,7 +59,7 @@ until(lambda: lease.renewals >= 1)
 
 def child():
     seen = lease.renewals
-    assert keeper.tokens == frozenset()
+    assert renewer.tokens == frozenset()
     assert lease.is_foreign()
     assert lease.release() is False
     assert Locks.from_url(url).acquire("parents") is None
@@ -308,11 +308,10 @@ def test_parents_debts_are_not_the_childs(clean: EmbeddedServer) -> None:
         """
 from celery_locks.clock import now
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-flows = locks.operations
-renewer.release_later("x", "t", flows._store, locks.verbs, now() + 30)
+renewer.release_later("x", "t", locks.operations._store, locks.commands, now() + 30)
 
 def child():
-    print(len(keeper._pending_releases))
+    print(len(renewer._pending_releases))
 
 join(fork(child))
 """,

@@ -195,14 +195,14 @@ def test_lease_that_fails_to_hear_of_its_loss_takes_none_with_it(
 ) -> None:
     store = Store()
     first, second = kept(renewer, store, "a"), kept(renewer, store, "b")
-    monkeypatch.setattr(type(first), "renewed", fail_for(first, type(first).renewed))
+    monkeypatch.setattr(type(first), "mark_renewed", fail_for(first, type(first).mark_renewed))
     wait_renewed(second, 6)
 
 
 def fail_for(lease: Lease, original: Any) -> Any:
-    def renewed(self: Lease, *args: Any) -> None:
+    def mark_renewed(self: Lease, *args: Any) -> None:
         if self is lease:
             raise KeyError("a bug of ours")
         original(self, *args)
 
-    return renewed
+    return mark_renewed
