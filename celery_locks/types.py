@@ -19,6 +19,7 @@ from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
 from celery_locks.errors import LockUsageError
+from celery_locks.forking import run_after_fork
 from celery_locks.text import printable
 
 DEFAULT_PREFIX = "celery-locks"
@@ -299,7 +300,7 @@ def this_process() -> Holder:
     return Holder(host=socket.gethostname(), pid=os.getpid())
 
 
-os.register_at_fork(after_in_child=this_process.cache_clear)
+run_after_fork(this_process.cache_clear, "ground")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
+from celery_locks.forking import run_after_fork
 from celery_locks.types import Holder, this_process
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _forget_parent() -> None:
     _process = os.urandom(8).hex()
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+run_after_fork(_forget_parent, "core")
 
 
 # By context, not by thread alone: a thread of a pool may enter a block in one job and go on with
