@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
-from celery_locks.types import (
-    DEFAULT_TTL,
+from celery_locks.types import DEFAULT_TTL, LockSpec
+from celery_locks.validation import (
     FOREVER,
-    LockSpec,
     Wait,
     check_limit,
     check_seconds,

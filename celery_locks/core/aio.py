@@ -27,7 +27,8 @@ from celery_locks.errors import LockConflict
 from celery_locks.store.commands.locks import Done
 from celery_locks.store.effects import AsyncStore, Operation, run_async
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
-from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo, check_name
+from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
+from celery_locks.validation import check_name
 
 T = TypeVar("T")
 

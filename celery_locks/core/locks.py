@@ -25,10 +25,8 @@ from celery_locks.types import (
     Holder,
     LockInfo,
     LockSpec,
-    Wait,
-    check_name,
-    check_not_reserved,
 )
+from celery_locks.validation import Wait, check_name, check_not_reserved
 
 CLUSTER_SHARDS = 16
 T = TypeVar("T")

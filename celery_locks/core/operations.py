@@ -49,7 +49,8 @@ from celery_locks.store.commands.locks import (
     budget_of,
 )
 from celery_locks.store.effects import Call, Operation, Store, Subscribe, WaitForHandover
-from celery_locks.types import Blocker, Conflict, Holder, LockInfo, LockSpec, check_ttl
+from celery_locks.types import Blocker, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.validation import check_ttl
 
 L = TypeVar("L", bound=BaseLease)
 

@@ -7,7 +7,7 @@ newer. Small: names that nobody asked for lately make room.
 from __future__ import annotations
 
 from celery_locks.clock import now
-from celery_locks.types import check_name, check_seconds
+from celery_locks.validation import check_name, check_seconds
 
 MOST = 10_000
 

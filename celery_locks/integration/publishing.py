@@ -42,16 +42,8 @@ from celery_locks.integration.reservation import REPLACES
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import AcquireExtras, ReplacedReservation, reservation_token
 from celery_locks.text import printable
-from celery_locks.types import (
-    MAX_SECONDS,
-    MIN_TTL,
-    QUEUED,
-    Conflict,
-    Holder,
-    LockSpec,
-    check_name,
-    this_process,
-)
+from celery_locks.types import Conflict, Holder, LockSpec, this_process
+from celery_locks.validation import MAX_SECONDS, MIN_TTL, QUEUED, check_name
 
 logger = logging.getLogger("celery_locks")
 

@@ -20,7 +20,8 @@ from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.text import printable
-from celery_locks.types import MAX_SECONDS, Holder
+from celery_locks.types import Holder
+from celery_locks.validation import MAX_SECONDS
 
 logger = logging.getLogger("celery_locks")
 

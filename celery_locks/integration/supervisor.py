@@ -39,7 +39,8 @@ from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import Command
 from celery_locks.text import printable
-from celery_locks.types import MIN_TTL, LockSpec, Revocation
+from celery_locks.types import LockSpec, Revocation
+from celery_locks.validation import MIN_TTL
 
 logger = logging.getLogger("celery_locks")
 

@@ -24,7 +24,8 @@ from celery_locks.recipes.idempotent import release
 from celery_locks.recipes.validation import as_json, check_count, check_key
 from celery_locks.store.commands.recipes import Place, RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import Conflict, LockSpec, Wait, check_ttl
+from celery_locks.types import Conflict, LockSpec
+from celery_locks.validation import Wait, check_ttl
 
 Work = Callable[[list[Any]], Any]
 

@@ -17,7 +17,8 @@ from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import CLAIMED, LockSpec, Wait
+from celery_locks.types import LockSpec
+from celery_locks.validation import CLAIMED, Wait
 
 DAY = 86400.0
 WAIT = 10.0

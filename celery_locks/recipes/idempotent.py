@@ -23,7 +23,8 @@ from celery_locks.skipped import REASONS
 from celery_locks.store.commands.locks import AcquireExtras, Done, Mark
 from celery_locks.store.commands.recipes import DonePage, RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import Conflict, LockSpec, Wait, check_ttl, patience_of
+from celery_locks.types import Conflict, LockSpec
+from celery_locks.validation import Wait, check_ttl, patience_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[..., str]

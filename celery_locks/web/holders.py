@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_locks.admin import Target
-from celery_locks.types import check_name
+from celery_locks.validation import check_name
 from celery_locks.web.params import Param
 from celery_locks.web.responses import HttpError
 

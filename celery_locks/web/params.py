@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from celery_locks.types import check_name
+from celery_locks.validation import check_name
 from celery_locks.web.responses import HttpError
 
 Params = dict[str, Any]
