@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Literal
 
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.store.commands.admin import AdminCommands, HistoryPage
 from celery_locks.types import HistoryEntry, Holder
 from celery_locks.validation import check_name, check_seconds

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from celery_locks.core.locks import Layout, Locks
+from celery_locks.core.locks import Locks
+from celery_locks.core.requests import Layout
 from celery_locks.text import printable
 
 

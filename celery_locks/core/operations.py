@@ -11,25 +11,23 @@ has functions of its own (``on_reply``, ``on_no_reply``; ``prepare_release``, ``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.core.deadlocks import edges, find_own_cycle, read_waits
 from celery_locks.core.lease import (
     NOT_ON_SERVER,
     BaseLease,
     LeaseBackend,
-    LostCallback,
     State,
-    trusted_until,
 )
-from celery_locks.core.owners import Owner, blocked_here, owner_here
+from celery_locks.core.owners import Owner, owner_here
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireRequest, L
+from celery_locks.core.waiting import own_lease, wait_in_queue
 from celery_locks.errors import (
     ForeignData,
     LockDeadlock,
@@ -40,23 +38,16 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.store.commands.locks import (
-    CLAIM,
-    AcquireExtras,
     Done,
     LockCommands,
     Mark,
     Renewal,
     budget_of,
 )
-from celery_locks.store.effects import Call, Operation, Store, Subscribe, WaitForHandover
-from celery_locks.types import Blocker, Conflict, Holder, LockInfo, LockSpec
+from celery_locks.store.effects import Call, Operation, Store
+from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl
 
-L = TypeVar("L", bound=BaseLease)
-
-# A waiter asks again this often though nobody woke it, and counts as gone after three such times.
-REPOLL = 0.8
-ALIVE = 3 * REPOLL
 # Errors by which the server says that it did not do what it was asked.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
@@ -68,51 +59,8 @@ _NOTHING_ACQUIRED = (
 )
 
 
-def _is_fresh(sent_at: float) -> bool:
-    """Enough is left of a claim for the keeper to renew it, over a slow network too."""
-    return trusted_until(sent_at, CLAIM) - now() > CLAIM * 3 / 4
-
-
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 RETRY_MARKS_FOR = 600.0
-
-
-def new_token() -> str:
-    """Random, one for each attempt to acquire."""
-    return os.urandom(12).hex()
-
-
-class AcquireRequest(NamedTuple, Generic[L]):
-    """One request for a lock, from the moment ``began`` on.
-
-    ``owner`` is who holds the lock until it releases it itself; a lease that may be passed on has
-    none. ``reentrant``: a lock that the owner has is entered once more.
-
-    The rest is not everybody's to say. Of tasks: a token from, and a keeper in, another process;
-    ``policy`` is for events only.
-    """
-
-    spec: LockSpec
-    holder: Holder
-    token: str
-    began: float
-    on_lost: LostCallback | None = None
-    owner: Owner | None = None
-    reentrant: bool = False
-    lease_class: type[L] | None = None
-    renewed_elsewhere: bool = False
-    extras: AcquireExtras | None = None
-    policy: str = "direct"
-
-
-def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
-    """Behind its own twin nobody waits: it could only learn that the work is done.
-
-    Nor does a task behind a message, which may need the worker's slot that it would wait in.
-    """
-    if not holder.job_id:
-        return False
-    return conflict.has_copy_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
 
 
 def _requester_fields(request: AcquireRequest[Any]) -> dict[str, Any]:
@@ -150,7 +98,7 @@ class Operations(Generic[L]):
     def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
         try:
             if request.spec.wait:
-                answer, sent_at, granted = yield from self._wait_in_queue(request)
+                answer, sent_at, granted = yield from wait_in_queue(self.commands, request)
                 return self.on_reply(request, answer, sent_at, granted)
             call = self.commands.acquire(
                 request.spec, request.token, request.holder, request.extras
@@ -194,7 +142,7 @@ class Operations(Generic[L]):
         return lease
 
     def _not_granted(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
-        own = _own_lease(conflict)
+        own = own_lease(conflict)
         if own and request.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
             own.entries |= {request.token}
             return own
@@ -242,78 +190,6 @@ class Operations(Generic[L]):
             permanent = {"permanent": True} if error.is_permanent else {}
             about = {"why": str(error), **permanent, **_requester_fields(request)}
             events.emit("unavailable", request.spec.name, request.token, **about)
-
-    def _wait_in_queue(
-        self, request: AcquireRequest[L]
-    ) -> Operation[tuple[int | Conflict | Done, float, float | None]]:
-        """The answer, when it was asked for, and for how long it is good if not for the ttl."""
-        spec, token, holder = request.spec, request.token, request.holder
-        assert spec.wait
-        patience_ends = request.began + spec.wait
-        root, budget = self.commands.root(spec.name), budget_of(spec.ttl)
-        channel: str | None = yield Subscribe(root, token, connect=False, budget=budget)
-        call = self._call(request, channel)
-        while True:
-            sent_at = now()
-            answer = yield call
-            if isinstance(answer, int):
-                return answer, sent_at, None
-            left = patience_ends - now()
-            is_final = isinstance(answer, Done) or left <= 0 or _is_pointless_wait(answer, holder)
-            if is_final or (request.reentrant and _own_lease(answer)):
-                if channel:  # it may have been handed the lock, or stand in line
-                    yield self.commands.release(spec.name, token, budget=budget)
-                return answer, sent_at, None
-            if channel:
-                cycle = yield from self._find_deadlock(spec.name, token)
-                if cycle:
-                    yield self.commands.release(spec.name, token, budget=budget)
-                    raise LockDeadlock(replace(answer, cycle=cycle))
-                fence = yield WaitForHandover(
-                    root, token, min(left, REPOLL, answer.lapses_in + 0.005)
-                )
-                may_enter = not (holder.job_id or (request.extras and request.extras.once))
-                if fence > answer.ticket and may_enter and _is_fresh(sent_at):
-                    # Handed over after we were told "busy", so at the earliest when we asked that.
-                    # Otherwise we confirm: after a longer wait one more exchange is nothing.
-                    return fence, sent_at, CLAIM
-                if fence:
-                    # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
-                    # So does one that asks whether the work is done: it may be, by now.
-                    continue
-            channel = yield Subscribe(root, token, connect=True, budget=budget)
-            call = self._call(request, channel)
-
-    def _call(self, request: AcquireRequest[L], channel: str | None) -> Call:
-        """Who has no channel yet asks without queueing."""
-        return self.commands.acquire(
-            request.spec,
-            request.token,
-            request.holder,
-            request.extras,
-            alive=ALIVE if channel else 0.0,
-            channel=channel or "-",
-            owners=_waiting_owners(),
-        )
-
-    def _find_deadlock(self, name: str, token: str) -> Operation[tuple[Blocker, ...]]:
-        """The cycle that this wait closes; () if there is none, or nobody can say now.
-
-        Seen twice, the same both times, it is one: see ``deadlocks.py``.
-        """
-        owners = _waiting_owners()
-        if not owners:
-            return ()
-        leases = frozenset(token for owner in blocked_here() for token in list(owner.leases))
-        try:
-            first = yield from read_waits(self.commands, owners[0], name, owners)
-            if not find_own_cycle(token, first, leases):
-                return ()
-            second = yield from read_waits(self.commands, owners[0], name, owners)
-        except LockUnavailable:
-            return ()  # looked for again with the next poll
-        same = edges(first) == edges(second)
-        return find_own_cycle(token, second, leases) if same else ()
 
     def renew(self, lease: L, ttl: float | None) -> Operation[None]:
         if lease.is_foreign():
@@ -445,17 +321,3 @@ class Operations(Generic[L]):
 
 def _is_enterable(lease: BaseLease) -> bool:
     return lease.state in (State.HELD, State.SUSPENDED) and not lease.is_foreign()
-
-
-def _own_lease(conflict: Conflict) -> BaseLease | None:
-    """The lease that is in the way and that cannot be released while this flow waits."""
-    tokens = {holder.token for holder in conflict.holders}
-    leases = (lease for owner in blocked_here() for lease in list(owner.leases.values()))
-    return next((lease for lease in leases if lease.token in tokens), None)
-
-
-def _waiting_owners() -> list[str]:
-    """Whom a wait of this flow blocks, itself first; nobody if none of them holds a lock."""
-    blocked = blocked_here()
-    here = owner_here()
-    return [here.id, *(owner.id for owner in blocked if owner is not here)] if blocked else []

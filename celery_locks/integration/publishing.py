@@ -32,8 +32,8 @@ from celery.utils.time import maybe_make_aware
 from celery_locks import events, logs, policy
 from celery_locks.clock import now
 from celery_locks.core.lease import Lease
-from celery_locks.core.operations import AcquireRequest
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader

@@ -17,8 +17,8 @@ from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import AcquireRequest, new_token
 from celery_locks.core.owners import caller
+from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.recipes.idempotent import release
 from celery_locks.recipes.validation import as_json, check_count, check_key

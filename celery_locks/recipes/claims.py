@@ -10,7 +10,7 @@ from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.idempotency import RESULT_BYTES, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.recipes.idempotent import JSON, begin, give_up, release
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime

@@ -14,8 +14,8 @@ from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import AcquireRequest, new_token
 from celery_locks.core.owners import caller
+from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
