@@ -9,7 +9,8 @@ from benchmarks.report import Report
 from benchmarks.servertime import Watched, watch
 from benchmarks.timing import in_turns, p50
 from celery_locks import Lease, Locks
-from celery_locks.core.renewer import RenewalEntry, Renewer
+from celery_locks.core.renewals import RenewalEntry
+from celery_locks.core.renewer import Renewer
 from celery_locks.store.commands.locks import RENEW_BATCH
 from tests.servers.embedded import EmbeddedServer
 
@@ -67,23 +68,24 @@ def _candidates(
     server: EmbeddedServer, locks: Locks, leases: list[Lease]
 ) -> dict[str, Callable[[], object]]:
     return {
-        TICK: _tick(locks, locks, leases),
+        TICK: _tick(locks.store_for_thread(), locks, leases),
         SERIAL: lambda: _one_by_one(leases),
         REDIS_PY: _redis_py(server),
     }
 
 
 def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
-    """What the keeper's thread does when all of them are due, done in this one."""
+    """What the renewer's thread does when all of them are due, done in this one."""
     renewer = Renewer()
-    charges = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
-    renewer._entries = charges
+    entries = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
+    renewer._entries.update(entries)
+    [renewals, _] = renewer._work_for(store.server.addresses)
 
     def tick() -> None:
         renewed = leases[-1].renewals
-        for charge in charges.values():
-            charge.due = 0.0
-        renewer._renew_due()
+        for entry in entries.values():
+            entry.due = 0.0
+        renewals.run()
         assert leases[-1].renewals == renewed + 1
 
     return tick

@@ -84,14 +84,14 @@ def _unsubscribe(subscriber: Subscriber) -> None:
     _subscribers = tuple(s for s in _subscribers if s is not subscriber)
 
 
-def is_heard(kind: EventKind) -> bool:
+def is_wanted(kind: EventKind) -> bool:
     """Whether anybody wants to know, for those to whom even the telling is too dear."""
     return bool(_subscribers) or _is_logged(_level(kind, _NEVER))
 
 
 def emit(kind: EventKind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
     """Write it down and tell the subscribers, if anybody wants to know; never raises."""
-    if not is_heard(kind):
+    if not is_wanted(kind):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)
     is_logged = _is_logged(_level(kind, _NEVER))

@@ -10,7 +10,6 @@ took it; ``force_release_task_lock`` is for operators.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +18,14 @@ from celery_locks import admin
 from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError, TaskLockAcquireError
+from celery_locks.forking import run_after_fork
 from celery_locks.types import Conflict, Holder, LockInfo
 
 DEFAULT_TIMEOUT = 3600.0
 
 _locks: Locks | None = None
 _leases: dict[str, Lease] = {}
-os.register_at_fork(after_in_child=_leases.clear)
+run_after_fork(_leases.clear, "surfaces")
 
 
 def configure(server: str | Locks | Any, **layout: Any) -> Locks:

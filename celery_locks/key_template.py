@@ -21,7 +21,7 @@ TASK = "task"
 _FORMATTER = string.Formatter()
 _MAX_WIDTH = 512
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\]]+)\]")
-_PLACE = re.compile(rf"([^.\[\]]*)((?:{_STEP.pattern})*)")
+_FIELD_NAME = re.compile(rf"([^.\[\]]*)((?:{_STEP.pattern})*)")
 
 
 class Field(NamedTuple):
@@ -44,12 +44,12 @@ class Template:
         self.text = text
         self.before = ""
         self.fields: list[Field] = []
-        for literal, place, spec, conversion in self._parsed():
+        for literal, field_name, spec, conversion in self._parsed():
             self._add_literal(literal)
-            if place == TASK and task is not None and not (spec or conversion):
+            if field_name == TASK and task is not None and not (spec or conversion):
                 self._add_literal(task)
-            elif place is not None:
-                self.fields.append(self._field(place, spec or "", conversion))
+            elif field_name is not None:
+                self.fields.append(self._field(field_name, spec or "", conversion))
         for index, field in enumerate(self.fields):
             is_last = index == len(self.fields) - 1
             self.fields[index] = field._replace(stop=None if is_last else _stop(field.after))
@@ -66,20 +66,20 @@ class Template:
         else:
             self.before += literal
 
-    def _field(self, place: str, spec: str, conversion: str | None) -> Field:
-        found = _PLACE.fullmatch(place)
+    def _field(self, field_name: str, spec: str, conversion: str | None) -> Field:
+        found = _FIELD_NAME.fullmatch(field_name)
         if found is None or (conversion and conversion not in "rsa"):
-            raise self._refused(f"is no template: {{{place}}} cannot be read")
+            raise self._refused(f"is no template: {{{field_name}}} cannot be read")
         steps = _STEP.findall(found[2])
         path = tuple((attribute or item, bool(attribute)) for attribute, item in steps)
         if any(name.startswith("__") for name, is_attribute in path if is_attribute):
-            raise self._refused(f"has {{{place}}}; names that begin with '__' are not read")
+            raise self._refused(f"has {{{field_name}}}; names that begin with '__' are not read")
         widths = re.findall(r"\d+", spec)
         if "{" in spec or any(len(width) > 3 or int(width) > _MAX_WIDTH for width in widths):
             raise self._refused(
                 f"has the format {spec!r}; a width must be a number up to {_MAX_WIDTH}"
             )
-        return Field(place, found[1], path, spec, conversion, "")
+        return Field(field_name, found[1], path, spec, conversion, "")
 
     def check(
         self, parameters: Collection[str], *, takes_any_keyword: bool, knows_task: bool
@@ -137,7 +137,7 @@ class Template:
 
 
 class Plan(NamedTuple):
-    """A form for ``%``; for each place in it the argument's index, and whether a text fits."""
+    """A form for ``%``; for each field_name in it the argument's index, and whether a text fits."""
 
     form: str
     steps: tuple[tuple[int, Any], ...]

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from celery_locks.errors import LockUsageError
-from celery_locks.types import RESERVED_ENDINGS
+from celery_locks.validation import RESERVED_ENDINGS
 
 NAME_LENGTH = 200
 _HEAD = 150

@@ -131,8 +131,8 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:
     """The name for ``@single_instance`` without a key: the task and all of its arguments."""
-    said = ",".join(f"{name}={stable_text(name, value)}" for name, value in arguments.items())
-    return shortened(f"{task}({said})")
+    pairs = ",".join(f"{name}={stable_text(name, value)}" for name, value in arguments.items())
+    return shortened(f"{task}({pairs})")
 
 
 def from_template(template: str, arguments: Mapping[str, Any]) -> str:

@@ -72,24 +72,24 @@ _SENTENCES: Mapping[str, str] = {
 _NO_LONGER_OURS = "lock %(lock)r was no longer ours to release, after %(held_for).3f s"
 
 
-class _Said(dict[str, Any]):
+class _Values(dict[str, Any]):
     """What a sentence may ask for; whoever emitted less than that still gets a line."""
 
-    def __getitem__(self, word: str) -> Any:
-        value = super().__getitem__(word)
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
         # The lock's name is quoted by the sentence itself.
-        return printable(value) if isinstance(value, str) and word != "lock" else value
+        return printable(value) if isinstance(value, str) and name != "lock" else value
 
-    def __missing__(self, word: str) -> Any:
-        return 0.0 if word in ("waited", "held_for", "pause", "remaining") else "?"
+    def __missing__(self, name: str) -> Any:
+        return 0.0 if name in ("waited", "held_for", "pause", "remaining") else "?"
 
 
 def write(event: LockEvent) -> None:
     """The event as a line."""
-    said = _Said(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
+    values = _Values(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
-    logger.log(_level_of(event), sentence, said, extra=fields_of(event))
+    logger.log(_level_of(event), sentence, values, extra=fields_of(event))
 
 
 # When a reason that only a person can remove was last an error in the log.
@@ -135,7 +135,7 @@ class Reports:
     _MOST = 1000
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._next_lines: dict[tuple[str, str], tuple[float, int]] = {}
 
     def warning(self, sentence: str, *args: object) -> None:
         self._log(logging.WARNING, (sentence, ""), args)
@@ -148,13 +148,13 @@ class Reports:
     def _log(
         self, level: int, key: tuple[str, str], args: tuple[object, ...], exc_info: bool = False
     ) -> None:
-        until, left_out = self._said.get(key, (-math.inf, 0))
+        until, left_out = self._next_lines.get(key, (-math.inf, 0))
         if now() < until:
-            self._said[key] = (until, left_out + 1)
+            self._next_lines[key] = (until, left_out + 1)
             return
-        if len(self._said) >= self._MOST:
-            self._said.clear()
-        self._said[key] = (now() + self._EVERY, 0)
+        if len(self._next_lines) >= self._MOST:
+            self._next_lines.clear()
+        self._next_lines[key] = (now() + self._EVERY, 0)
         more = f" ({left_out} more of these since the last line)" if left_out else ""
         logger.log(level, key[0] + more, *args, exc_info=exc_info)
 
@@ -166,4 +166,4 @@ def fields_of(event: LockEvent) -> dict[str, Any]:
     if conflict is not None and conflict.holders:
         detail["holder"] = conflict.holders[0].as_dict()
     about = {"event": event.kind, "lock": event.name, "token": event.token, "fence": event.fence}
-    return about | {word: value for word, value in detail.items() if value is not None}
+    return about | {name: value for name, value in detail.items() if value is not None}

@@ -1,7 +1,7 @@
 """The words a task is locked with, the same everywhere, checked where they are written.
 
 ``@single_instance(ttl=…)``, ``@app.task(lock_ttl=…)``, ``apply_async(lock={"ttl": …})`` and
-``app.conf.locks_ttl`` all end up here. A word nobody said is absent, so that the settings, the
+``app.conf.locks_ttl`` all end up here. A option nobody values is absent, so that the settings, the
 task and the call can each add theirs, the later the stronger.
 """
 
@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from celery_locks.errors import LockUsageError
-from celery_locks.types import (
-    DEFAULT_TTL,
+from celery_locks.types import DEFAULT_TTL, LockSpec
+from celery_locks.validation import (
     FOREVER,
-    LockSpec,
     Wait,
     check_limit,
     check_seconds,
@@ -83,7 +82,7 @@ class LockOptions:
         object.__setattr__(self, "spec", spec)
 
 
-# on_publish is said as a part of on_conflict.
+# on_publish is values as a part of on_conflict.
 DEFAULTS: dict[str, Any] = {
     option.name: option.default
     for option in fields(LockOptions)
@@ -92,29 +91,31 @@ DEFAULTS: dict[str, Any] = {
 WORDS = tuple(DEFAULTS)
 
 
-def checked(said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The words as they were said, or a sentence about the first that is wrong."""
-    for word, value in said.items():
-        if word not in WORDS:
-            raise LockUsageError(f"{where}: no lock option {word!r}; there are {', '.join(WORDS)}")
-        allowed = _CHOICES.get(word)
+def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The words as they were values, or a sentence about the first that is wrong."""
+    for option, value in values.items():
+        if option not in WORDS:
+            raise LockUsageError(
+                f"{where}: no lock option {option!r}; there are {', '.join(WORDS)}"
+            )
+        allowed = _CHOICES.get(option)
         if allowed and value not in allowed:
-            raise LockUsageError(f"{where}: {word} is {value!r}; write {_either(allowed)}")
-    words = {word: value for word, value in said.items() if word != "on_conflict"}
-    words |= _both_sides(said, where)
-    _check_key(said.get("key"), where)
-    _check_enabled(said.get("enabled", True), where)
+            raise LockUsageError(f"{where}: {option} is {value!r}; write {_either(allowed)}")
+    words = {option: value for option, value in values.items() if option != "on_conflict"}
+    words |= _both_sides(values, where)
+    _check_key(values.get("key"), where)
+    _check_enabled(values.get("enabled", True), where)
     try:
-        for word, check in _CHECKS.items():
-            if word in said:
-                check(said[word])
+        for option, check in _CHECKS.items():
+            if option in values:
+                check(values[option])
     except LockUsageError as error:
         raise LockUsageError(f"{where}: {error}") from None
     return words
 
 
 def _check_wait(wait: object) -> None:
-    """Of a task: where it is said it is a patience, and None would be none."""
+    """Of a task: where it is values it is a patience, and None would be none."""
     if wait is None:
         raise LockUsageError("wait is None; write a number of seconds, or 'forever'")
     patience_of(wait)
@@ -131,11 +132,11 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
-    """``on_conflict`` is one word, or ``{"publish": …, "run": …}``; "raise" alone means both."""
-    if "on_conflict" not in said:
+def _both_sides(values: Mapping[str, Any], where: str) -> dict[str, str]:
+    """``on_conflict`` is one option, or ``{"publish": …, "run": …}``; "raise" alone means both."""
+    if "on_conflict" not in values:
         return {}
-    value, at_run, at_publish = said["on_conflict"], get_args(OnConflict), get_args(OnPublish)
+    value, at_run, at_publish = values["on_conflict"], get_args(OnConflict), get_args(OnPublish)
     if isinstance(value, str):
         value = {
             side: value
@@ -149,28 +150,28 @@ def _both_sides(said: Mapping[str, Any], where: str) -> dict[str, str]:
         or (value.get("publish", "allow") not in at_publish)
     ):
         raise LockUsageError(
-            f"{where}: on_conflict is {said['on_conflict']!r}; write {_either(at_run)} for the "
+            f"{where}: on_conflict is {values['on_conflict']!r}; write {_either(at_run)} for the "
             f"run, {_either(at_publish)} for the publish, or {{'publish': …, 'run': …}}"
         )
     names = {"run": "on_conflict", "publish": "on_publish"}
-    return {names[side]: word for side, word in value.items()}
+    return {names[side]: option for side, option in value.items()}
 
 
 # With a skip the last arguments would be lost where they come due during a run.
 _DEBOUNCED = {"scope": "queued", "on_conflict": "requeue"}
 
 
-def _merged(*said: Mapping[str, Any]) -> dict[str, Any]:
-    return {word: value for more in said for word, value in more.items()}
+def _merged(*values: Mapping[str, Any]) -> dict[str, Any]:
+    return {option: value for more in values for option, value in more.items()}
 
 
-def combined(settings: Mapping[str, Any] | None = None, *said: Mapping[str, Any]) -> LockOptions:
-    """What was said, the later the stronger; what ``debounce`` means, as strong as who says it.
+def combined(settings: Mapping[str, Any] | None = None, *values: Mapping[str, Any]) -> LockOptions:
+    """What was values, the later the stronger; what ``debounce`` means, as strong as who says it.
 
     A ``wait`` of a task or a call means ``on_conflict="wait"`` if nobody says what to do on a
     conflict. That of the settings is only the patience of those tasks that wait.
     """
-    everything = (settings or {}, *said)
+    everything = (settings or {}, *values)
     words = _merged(*everything)
     if words.get("debounce"):
         words = _merged(
@@ -181,49 +182,51 @@ def combined(settings: Mapping[str, Any] | None = None, *said: Mapping[str, Any]
             f"once with limit {words['limit']}: several could do the work at the same time before "
             "it is done once; leave limit out"
         )
-    if any("wait" in more for more in said):
+    if any("wait" in more for more in values):
         words.setdefault("on_conflict", "wait")
     return LockOptions(**words)
 
 
-def refuse_idle(said: Mapping[str, Any], options: LockOptions, where: str) -> None:
-    """Refuse what was said in one place if it has no effect in ``options``, all that holds there.
+def refuse_idle(values: Mapping[str, Any], options: LockOptions, where: str) -> None:
+    """Refuse what was values in one place if it has no effect in ``options``, all that holds there.
 
-    ``said`` as ``checked`` returns it.
+    ``values`` as ``checked`` returns it.
     """
-    why = next(_idle(said, options), None) if options.enabled else None
+    why = next(_idle(values, options), None) if options.enabled else None
     if why:
         raise LockUsageError(f"{where}: {why}")
 
 
-def _idle(said: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
-    to_publish = said.get("on_publish", "raise")  # "raise" alone is also for the run
+def _idle(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
+    to_publish = values.get("on_publish", "raise")  # "raise" alone is also for the run
     is_queued = options.scope != "running"
-    if "wait" in said and options.on_conflict in ("skip", "raise"):
+    if "wait" in values and options.on_conflict in ("skip", "raise"):
         yield (
             f"wait has no effect with on_conflict={options.on_conflict!r}; "
             "write on_conflict='wait' or on_conflict='requeue', or leave wait out"
         )
-    if options.key is None and (said.get("scope", "running") != "running" or said.get("debounce")):
-        word = "debounce" if said.get("debounce") else f"scope={said['scope']!r}"
-        yield f"{word} has no effect on a lock by task id; write a key such as 'invoice:{{id}}'"
+    if options.key is None and (
+        values.get("scope", "running") != "running" or values.get("debounce")
+    ):
+        option = "debounce" if values.get("debounce") else f"scope={values['scope']!r}"
+        yield f"{option} has no effect on a lock by task id; write a key such as 'invoice:{{id}}'"
     if not is_queued and to_publish != "raise":
         yield (
             f"on_conflict={to_publish!r} is for calls that find another in the queue and has no "
             "effect with scope='running'; write scope='queued' or scope='queued+running'"
         )
-    if not is_queued and "pending_ttl" in said:
+    if not is_queued and "pending_ttl" in values:
         yield "pending_ttl has no effect with scope='running'; write scope='queued' too"
-    if not is_queued and said.get("debounce"):
+    if not is_queued and values.get("debounce"):
         yield "debounce has no effect with scope='running'; leave scope out"
-    if "reuse" in said and not options.once:
+    if "reuse" in values and not options.once:
         yield "reuse has no effect without once; write for example once=86400"
-    if "debounce" in said and options.debounce and to_publish not in ("raise", "replace"):
+    if "debounce" in values and options.debounce and to_publish not in ("raise", "replace"):
         yield (
             f"on_conflict={to_publish!r} has no effect with debounce, which always replaces the "
             "call in the queue"
         )
-    if said.keys() >= {"debounce", "on_conflict"} and options.on_conflict == "skip":
+    if values.keys() >= {"debounce", "on_conflict"} and options.on_conflict == "skip":
         yield (
             "debounce with on_conflict='skip' would lose the last call if it comes due during a "
             "run; write on_conflict='requeue' or leave it out"
@@ -243,4 +246,4 @@ def _check_enabled(enabled: object, where: str) -> None:
 
 
 def _either(words: tuple[str, ...]) -> str:
-    return " or ".join(repr(word) for word in words)
+    return " or ".join(repr(option) for option in words)

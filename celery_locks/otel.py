@@ -43,7 +43,7 @@ _LATER = {
     "already_done",
     "unlocked",
 }
-_WORDS = ("task", "task_id", "policy", "why", "decision", "waited", "held_for", "pause", "ours")
+_FIELDS = ("task", "task_id", "policy", "why", "decision", "waited", "held_for", "pause", "ours")
 PREFIX = "celery_locks."
 
 
@@ -100,16 +100,16 @@ class Traces:
 
     def _attributes(self, event: LockEvent) -> dict[str, AttributeValue]:
         detail = event.detail
-        said: dict[str, AttributeValue] = {
-            PREFIX + word: detail[word] for word in _WORDS if detail.get(word) is not None
+        attributes: dict[str, AttributeValue] = {
+            PREFIX + field: detail[field] for field in _FIELDS if detail.get(field) is not None
         }
         if event.fence:
-            said[f"{PREFIX}fence"] = event.fence
+            attributes[f"{PREFIX}fence"] = event.fence
         if self._lock_names:
-            said[f"{PREFIX}name"] = event.name
+            attributes[f"{PREFIX}name"] = event.name
         else:
-            said.pop(f"{PREFIX}why", None)
-        return said
+            attributes.pop(f"{PREFIX}why", None)
+        return attributes
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -44,32 +44,32 @@ class Settings:
 
 
 def of(app: Any) -> Settings:
-    said = {
-        word: app.conf.get(PREFIX + word)
-        for word in (*_OWN, *lock_options.WORDS)
-        if app.conf.get(PREFIX + word) is not None
+    values = {
+        name: app.conf.get(PREFIX + name)
+        for name in (*_OWN, *lock_options.WORDS)
+        if app.conf.get(PREFIX + name) is not None
     }
-    task = {word: said.pop(word) for word in lock_options.WORDS if word in said}
+    task = {name: values.pop(name) for name in lock_options.WORDS if name in values}
     task = _checked(task)
-    if not isinstance(said.get("show_arguments", False), bool):
+    if not isinstance(values.get("show_arguments", False), bool):
         raise LockUsageError(
-            f"app.conf.{PREFIX}show_arguments is {said['show_arguments']!r}; write True or False"
+            f"app.conf.{PREFIX}show_arguments is {values['show_arguments']!r}; write True or False"
         )
-    if "url" not in said:
-        said["url"], said["url_options"] = _server_of(app.conf)
-    elif "ssl" not in (given := said.get("url_options", {})):
-        said["url_options"] = {**_tls_of_same_server(app.conf, said["url"]), **given}
-    return Settings(task=task, **said)
+    if "url" not in values:
+        values["url"], values["url_options"] = _server_of(app.conf)
+    elif "ssl" not in (given := values.get("url_options", {})):
+        values["url_options"] = {**_tls_of_same_server(app.conf, values["url"]), **given}
+    return Settings(task=task, **values)
 
 
 def task_options(app: Any) -> dict[str, Any]:
     """The defaults of every task's options, also where no server is known."""
-    said = {word: app.conf.get(PREFIX + word) for word in lock_options.WORDS}
-    return _checked({word: value for word, value in said.items() if value is not None})
+    values = {name: app.conf.get(PREFIX + name) for name in lock_options.WORDS}
+    return _checked({name: value for name, value in values.items() if value is not None})
 
 
-def _checked(said: Mapping[str, Any]) -> dict[str, Any]:
-    return lock_options.checked(said, f"app.conf.{PREFIX}…")
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    return lock_options.checked(values, f"app.conf.{PREFIX}…")
 
 
 def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
@@ -78,7 +78,7 @@ def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
         url = _url(conf, url_setting)
         if is_redis(url):
             options = conf.get(options_setting) or {}
-            return url, _site_options(options, conf.get(tls_setting), url, tls_setting)
+            return url, _server_options(options, conf.get(tls_setting), url, tls_setting)
     raise LockUsageError(
         "no Redis to keep the locks in: set app.conf.locks_url = 'redis://…' "
         "(neither the broker nor the result backend is a Redis)"
@@ -93,21 +93,21 @@ def _tls_of_same_server(conf: Any, url: str) -> dict[str, Any]:
     """
     for url_setting, _, tls_setting in _CELERY_SERVERS:
         other = _url(conf, url_setting)
-        if is_redis(other) and _place(other) == _place(url):
+        if is_redis(other) and _host_and_port(other) == _host_and_port(url):
             return _tls_options(conf.get(tls_setting), other, tls_setting)
     return {}
 
 
-def _place(url: str) -> tuple[str, str]:
+def _host_and_port(url: str) -> tuple[str, str]:
     """The first host and port as they are written; the login and database do not matter."""
     hosts = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
     host, _, port = re.split("[,;]", hosts, maxsplit=1)[0].partition(":")
     return host or "localhost", port or "6379"
 
 
-def _url(conf: Any, word: str) -> str:
+def _url(conf: Any, name: str) -> str:
     """Asked for as an attribute first: that way Celery heeds CELERY_BROKER_URL and its like."""
-    return str(getattr(conf, word, None) or conf.get(word) or "")
+    return str(getattr(conf, name, None) or conf.get(name) or "")
 
 
 def is_redis(url: str) -> bool:
@@ -116,10 +116,12 @@ def is_redis(url: str) -> bool:
     )
 
 
-def _site_options(transport: Mapping[str, Any], tls: Any, url: str, setting: str) -> dict[str, Any]:
+def _server_options(
+    transport: Mapping[str, Any], tls: Any, url: str, setting: str
+) -> dict[str, Any]:
     """What of Celery's options says where and who the server is."""
     kept = {
-        word: transport[word] for word in ("master_name", "sentinel_kwargs") if word in transport
+        name: transport[name] for name in ("master_name", "sentinel_kwargs") if name in transport
     }
     return kept | _tls_options(tls, url, setting)
 
@@ -127,7 +129,7 @@ def _site_options(transport: Mapping[str, Any], tls: Any, url: str, setting: str
 def _tls_options(tls: Any, url: str, setting: str) -> dict[str, Any]:
     """A mapping that is not empty means TLS, whatever the scheme: for kombu and Celery too."""
     if isinstance(tls, Mapping):
-        ours = {word: value for word, value in tls.items() if word.startswith("ssl_")}
+        ours = {name: value for name, value in tls.items() if name.startswith("ssl_")}
         return {"ssl": True, **ours} if tls else {}
     if tls and not url.startswith(("rediss://", "sentinels://")):
         raise LockUsageError(

@@ -1,10 +1,12 @@
-"""Frozen values that the layers hand to each other; no I/O, no rules but their own validity.
+"""Immutable values that all layers share. No I/O; a value checks only itself.
 
-What every acquire makes (``LockSpec``, ``Holder``) are tuples: a frozen dataclass of so many fields
-takes several times as long to make.
+``LockSpec`` and ``Holder`` are tuples because every acquire makes them: a frozen dataclass of that
+many fields takes several times as long to make.
 
-Times here are wall-clock seconds by the lock server's clock, for people to read. Deadlines that
-code relies on are elsewhere (``lease.py``) and on another clock.
+Times are wall-clock seconds by the lock server's clock, for people to read. The deadlines that code
+relies on are in ``core/lease.py`` and on another clock.
+
+The values refer to each other, so they are in one file although it is long.
 """
 
 from __future__ import annotations
@@ -16,35 +18,31 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal, NamedTuple, Self, TypeGuard
+from typing import Any, NamedTuple, Self
 
-from celery_locks.errors import LockUsageError
+from celery_locks.forking import run_after_fork
 from celery_locks.text import printable
+from celery_locks.validation import (
+    MAX_LIMIT,
+    Wait,
+    check_limit,
+    check_name,
+    check_seconds,
+    check_ttl,
+    patience_of,
+)
 
 DEFAULT_PREFIX = "celery-locks"
-NAME_BYTES = 512
-HISTORY_TEXT = 500  # characters of who did something, and of why
-MIN_TTL = 1.0
 DEFAULT_TTL = 30.0
-MAX_SECONDS = 10 * 365 * 86400.0  # of any option: the server counts in milliseconds
-MAX_LIMIT = 1_000_000
 REPLACED = 1_000_000  # more than the retries of any task
-# The locks that this library makes beside those that users name. No user's name ends so.
-QUEUED = " (queued)"  # of a message, from publish to start
-CLAIMED = " (claim)"  # around the creation of a claim's value
-RESERVED_ENDINGS = (QUEUED, CLAIMED)
-TIME_TO_STOP = 5.0  # seconds, for a holder that knows that it should
-RESERVATION_PREFIX = "q"  # how the token of a message in the queue begins; others are hexadecimal
-
-
-FOREVER = MAX_SECONDS  # what ``wait="forever"`` means
-Wait = float | Literal["forever"]
+TIME_TO_STOP = 5.0  # seconds that a holder has to end after it was asked to stop
+RESERVATION_PREFIX = "q"  # begins the token of a message in the queue; others are hexadecimal
 
 HELD_BY_CALLER = (
     "The caller holds it already: pass reentrant=True to hold() or acquire() to enter it again, "
     "or acquire it once only"
 )
-# Of those who say nothing extra; nobody writes into it.
+# The default of ``Holder.extra``; nobody writes into it.
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -57,7 +55,7 @@ class _Spec(NamedTuple):
 
 
 class LockSpec(_Spec):
-    """What is asked for: one lock, by name, and how it is to be held."""
+    """A lock to acquire, by name, and the options of the hold."""
 
     __slots__ = ()
 
@@ -77,105 +75,20 @@ class LockSpec(_Spec):
         return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 
     def named(self, name: str) -> Self:
-        """The same for another lock; only the name is new, and checked."""
+        """Return the same spec for another lock; only the name is new, and checked."""
         check_name(name)
         return tuple.__new__(type(self), (name, *self[1:]))
 
 
-def check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise LockUsageError(f"a lock's name must be a text that is not empty, not {name!r}")
-    try:
-        size = len(name) if name.isascii() else len(name.encode())
-    except UnicodeEncodeError as error:
-        raise LockUsageError(f"the lock name {name!r} has no UTF-8 form: {error.reason}") from None
-    if size > NAME_BYTES:
-        raise LockUsageError(
-            f"the lock name {name[:40]!r}… is {size} bytes long; {NAME_BYTES} is the most"
-        )
-
-
-def check_not_reserved(name: object) -> None:
-    """Refuse to users the names that only this library gives."""
-    if isinstance(name, str) and name.endswith(RESERVED_ENDINGS):
-        raise LockUsageError(
-            f"the lock name {name!r} ends as those that celery-locks makes itself "
-            f"({', '.join(map(repr, RESERVED_ENDINGS))}); choose another name"
-        )
-
-
-def check_ttl(ttl: object, option: str = "ttl") -> None:
-    if not _is_finite(ttl):
-        raise LockUsageError(f"{option} must be a finite number of seconds, not {ttl!r}")
-    _check_not_too_long(option, ttl)
-    if ttl < MIN_TTL:
-        raise LockUsageError(
-            f"{option} is {ttl!r} s; below {MIN_TTL:g} s there is no time to renew it. "
-            "A lock is given back at once when its work ends: a longer ttl costs nothing"
-        )
-
-
-def check_limit(limit: object, option: str = "limit") -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        raise LockUsageError(
-            f"{option} is {limit!r}; it must be a whole number from 1 to {MAX_LIMIT}"
-        )
-
-
-def patience_of(wait: object) -> float | None:
-    """Seconds to wait for a busy lock; None: not at all."""
-    if wait == "forever":
-        return FOREVER
-    if wait is not None and not _is_seconds(wait):
-        raise LockUsageError(f"wait must be a number of seconds from 0, or 'forever', not {wait!r}")
-    if wait is not None:
-        _check_not_too_long("wait", wait)
-    return wait
-
-
-def check_seconds(option: str, value: object) -> None:
-    if not _is_seconds(value):
-        raise LockUsageError(f"{option} must be a number of seconds from 0, not {value!r}")
-    _check_not_too_long(option, value)
-
-
-def _check_not_too_long(option: str, seconds: float) -> None:
-    if seconds > MAX_SECONDS:
-        raise LockUsageError(f"{option} is above ten years ({MAX_SECONDS:.0f} s), the most")
-
-
-def _is_seconds(value: object) -> TypeGuard[float]:
-    return _is_finite(value) and value >= 0
-
-
-def _is_finite(value: object) -> TypeGuard[float]:
-    if isinstance(value, int):
-        return not isinstance(value, bool)
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def history_text(option: str, text: object) -> str:
-    """A text for the history: what cannot be stored is refused, what is too long is cut."""
-    if not isinstance(text, str):
-        raise LockUsageError(f"{option} must be a text, not a {type(text).__name__}")
-    kept = text[:HISTORY_TEXT]
-    try:
-        kept.encode()
-    except UnicodeEncodeError as error:
-        raise LockUsageError(f"{option} {kept[:40]!r} has no UTF-8 form: {error.reason}") from None
-    return kept
-
-
 class Holder(NamedTuple):
-    """Who has a lock, or waits for it.
+    """A holder of a lock, or a waiter for it.
 
-    ``token`` is this execution and ``fence`` its number; the rest says where to look for it.
-    ``task_id`` with ``attempt`` lets a later attempt of the same job take the lock over.
-    ``replaced`` counts the times that the job replaced itself (``self.replace``), which keeps the
-    id and begins anew with 0 retries.
-    ``owner`` is the thread, greenlet or asyncio task that cannot go on while it waits
-    (``owners.py``). A ``nested`` hold was acquired by the code of the task that it names, and is
-    not the task's own lock: no attempt takes it over.
+    ``token`` identifies this execution and ``fence`` is its number; the other fields say where it
+    runs. ``task_id`` with ``attempt`` lets a later attempt of the same job take the lock over.
+    ``replaced`` counts how often the job replaced itself (``self.replace``), which keeps the id and
+    restarts with 0 retries. ``owner`` is the thread, greenlet or asyncio task that is blocked while
+    it waits (``owners.py``). A ``nested`` hold was acquired by the code of the task that it names
+    and is not the task's own lock: no attempt takes it over.
     """
 
     token: str = ""
@@ -196,24 +109,24 @@ class Holder(NamedTuple):
 
     @property
     def job_id(self) -> str | None:
-        """The id by which copies and attempts of one message know each other."""
+        """The id that copies and attempts of one message share."""
         return None if self.nested else self.task_id
 
     @property
     def is_kept(self) -> bool:
-        """Whether its work has ended and the slot is only kept a while (``at_least``)."""
+        """True if the work has ended and the slot only stays taken for ``at_least``."""
         return self.token.startswith("-")
 
     def kind_of_token(self) -> dict[str, str]:
-        """Enough of a token for ``is_queued`` and ``is_kept``, and nothing that opens a lock."""
+        """Return only what ``is_queued`` and ``is_kept`` need of the token."""
         return {"token": self.token[0]} if self.token[:1] in (RESERVATION_PREFIX, "-") else {}
 
     @property
     def renewals(self) -> int:
-        """About how often it was renewed, reckoned: renewals come every third of the ttl.
+        """The estimated number of renewals: one for every third of the ttl.
 
-        The store keeps no count, which would cost a write with each. Those that came early, along
-        with another lease's, make it a few more than reckoned.
+        The store keeps no count, which would cost a write with each renewal. Renewals that came
+        early, together with those of another lease, make the true number a little higher.
         """
         if self.is_kept or self.is_queued or not self.fence or not self.ttl:
             return 0
@@ -222,12 +135,12 @@ class Holder(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """One number that grows with every message of the job; 0 while the first is only queued."""
+        """A number that grows with every message of the job; 0 while the first is only queued."""
         return self.replaced * REPLACED + self.retries + 1
 
     @property
     def is_queued(self) -> bool:
-        """A message that waits to begin, or to begin again; nobody is at work."""
+        """True for a message that waits to start, or to start again; nothing runs."""
         return self.retries < 0 or self.token.startswith(RESERVATION_PREFIX)
 
     def __str__(self) -> str:
@@ -236,7 +149,7 @@ class Holder(NamedTuple):
         return printable(f"{who} on {where}, pid {self.pid}")
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, for logs and the surfaces of operators."""
+        """Return JSON-safe fields for logs and for operators."""
         return {
             "token": self.token,
             "fence": self.fence,
@@ -257,18 +170,18 @@ class Holder(NamedTuple):
         }
 
     def as_public_dict(self) -> dict[str, Any]:
-        """The same for results and events, which anybody may read: without the token."""
-        said = self.as_dict()
-        del said["token"]
-        return said
+        """Return the fields without the token, for results and events, which anybody may read."""
+        fields = self.as_dict()
+        del fields["token"]
+        return fields
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        """What ``as_dict`` made, also by another version of this library."""
-        return cls(**{word: value for word, value in said.items() if word in cls._fields})
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the holder that ``as_dict`` described, also in another version of this library."""
+        return cls(**{name: value for name, value in fields.items() if name in cls._fields})
 
     def about(self) -> str:
-        """The part that is stored as said; a job's id and retries have fields of their own."""
+        """Return the JSON that the store keeps; the job's id and retries are stored beside it."""
         about = self._about()
         if not self.owner:
             return about
@@ -285,26 +198,26 @@ class Holder(NamedTuple):
 def _about(
     task: str | None, worker: str | None, host: str | None, pid: int | None, **extra: Any
 ) -> str:
-    said = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
-    return json.dumps({key: value for key, value in said.items() if value})
+    fields = {"task": task, "worker": worker, "host": host, "pid": pid, **extra}
+    return json.dumps({key: value for key, value in fields.items() if value})
 
 
-# A process runs the same few tasks over and over.
+# Cached: a process runs the same few tasks again and again.
 _usual_about = lru_cache(maxsize=1024)(_about)
 
 
 @cache
 def this_process() -> Holder:
-    """The holder that plain code (no task) presents itself as."""
+    """Return the holder for code outside of any task."""
     return Holder(host=socket.gethostname(), pid=os.getpid())
 
 
-os.register_at_fork(after_in_child=this_process.cache_clear)
+run_after_fork(this_process.cache_clear, "ground")
 
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One lock as the store had it at one moment."""
+    """The state of one lock at one moment."""
 
     name: str
     limit: int
@@ -314,22 +227,22 @@ class LockInfo:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the first holder would lapse if it stopped renewing."""
+        """Seconds until the first lease lapses if it is not renewed."""
         return (
             max(0.0, min(h.expires_at for h in self.holders) - self.as_of) if self.holders else 0.0
         )
 
     @property
     def default_grace(self) -> float:
-        """Seconds to give its holders after asking them to stop; 0 if nobody is at work.
+        """Seconds to wait for the holders after asking them to stop; 0 if none of them runs.
 
-        They learn of it at their next renewal, within a third of the ttl, and then have to end.
+        They learn of it at their next renewal, within a third of the ttl, and then need time.
         """
-        at_work = [one.ttl for one in self.holders if not one.is_queued and not one.is_kept]
-        return math.ceil(max(at_work) / 3) + TIME_TO_STOP if at_work else 0.0
+        ttls = [it.ttl for it in self.holders if not (it.is_queued or it.is_kept)]
+        return math.ceil(max(ttls) / 3) + TIME_TO_STOP if ttls else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, for surfaces."""
+        """Return JSON-safe fields."""
         return {
             "name": self.name,
             "limit": self.limit,
@@ -343,10 +256,11 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What an operator did to a lock, or a hold that ended: when, who, why, and whose it was.
+    """An action of an operator on a lock, or a hold that ended.
 
-    ``act`` is "force_release", "stop" or "reset" (done work may be done again), with ``by`` whom;
-    or "held" (``why``, if not by its own release) or "lapsed", with ``held_for`` in seconds.
+    ``act`` is "force_release", "stop" or "reset" (completed work may run again), with the operator
+    in ``by``; or "held" (with ``why`` if it did not end by its own release) or "lapsed", both with
+    ``held_for`` in seconds.
     """
 
     id: str
@@ -359,7 +273,7 @@ class HistoryEntry:
     held_for: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, for surfaces."""
+        """Return JSON-safe fields."""
         return {
             "id": self.id,
             "at": self.at,
@@ -373,7 +287,7 @@ class HistoryEntry:
 
 
 class Revocation(NamedTuple):
-    """What an operator said when taking a lock from its holder."""
+    """The operator who took a lock from its holder, and the reason."""
 
     by: str
     why: str
@@ -381,18 +295,18 @@ class Revocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A lock and one of its holders: something that runs now, and where."""
+    """A lock and one of its holders: work that runs now."""
 
     name: str
     holder: Holder
 
     def is_on(self, worker: str | None) -> bool:
-        """On this worker (its node name) or, for plain processes, on this host; None: anywhere."""
+        """Return True if it runs on this worker (node name), or on this host; None means any."""
         return worker is None or worker in (self.holder.worker, self.holder.host)
 
 
 class Blocker(NamedTuple):
-    """A lock that is waited for, and a holder of it that cannot go on either."""
+    """A lock that somebody waits for, and a holder of it that is blocked too."""
 
     name: str
     holder: Holder
@@ -401,16 +315,16 @@ class Blocker(NamedTuple):
         return {"name": self.name, "holder": self.holder.as_dict()}
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        return cls(said["name"], Holder.from_dict(said["holder"]))
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(fields["name"], Holder.from_dict(fields["holder"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The fact that a lock was busy: by whom, and when at the latest it may come free.
+    """A lock that is busy: its holders, and when at the latest it comes free.
 
-    ``is_own``: the caller itself holds it. ``cycle`` is what a deadlock consists of: the lock and
-    its holder, the lock that this holder waits for and its holder, and so on to the caller.
+    ``is_own``: the caller itself holds it. ``cycle`` describes a deadlock: the lock and its holder,
+    the lock that this holder waits for and its holder, and so on to the caller.
     """
 
     name: str
@@ -418,19 +332,19 @@ class Conflict:
     lapses_in: float
     position: int
     as_of: float = 0.0
-    ticket: int = 0  # our place in line, from the counter that fences come from
+    ticket: int = 0  # the waiter's position, from the counter that fences come from
     is_own: bool = False
     cycle: tuple[Blocker, ...] = ()
 
     @property
     def age(self) -> float:
-        """Seconds that the first holder has had it, by the server's clock."""
+        """Seconds since the first holder acquired it, by the server's clock."""
         return max(0.0, self.as_of - self.holders[0].acquired_at) if self.holders else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe, and ``from_dict`` makes one of it that is equal but for the tokens.
+        """Return JSON-safe fields; ``from_dict`` restores all but the tokens.
 
-        It becomes a task's result, so of a token there is no more than what kind it is.
+        They become a task's result, so they contain only the kind of each token.
         """
         holders = [{**it.as_public_dict(), **it.kind_of_token()} for it in self.holders]
         return {
@@ -444,27 +358,27 @@ class Conflict:
         }
 
     def has_copy_of(self, task_id: str | None, attempt: int) -> bool:
-        """Whether a holder runs this very message of the job, or a later one."""
+        """Return True if a holder runs this same message of the job, or a later one."""
         return task_id is not None and any(
             holder.job_id == task_id and holder.attempt >= attempt for holder in self.holders
         )
 
     @property
     def is_behind_messages(self) -> bool:
-        """Nobody is at work: only messages in the queue have it."""
+        """True if only messages in the queue hold it, and nothing runs."""
         return bool(self.holders) and all(holder.is_queued for holder in self.holders)
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        holders = tuple(Holder.from_dict(holder) for holder in said["holders"])
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        holders = tuple(Holder.from_dict(holder) for holder in fields["holders"])
         return cls(
-            said["name"],
+            fields["name"],
             holders,
-            said["lapses_in"],
-            said["position"],
-            said.get("as_of", 0.0),
-            is_own=said.get("is_own", False),
-            cycle=tuple(Blocker.from_dict(step) for step in said.get("cycle", ())),
+            fields["lapses_in"],
+            fields["position"],
+            fields.get("as_of", 0.0),
+            is_own=fields.get("is_own", False),
+            cycle=tuple(Blocker.from_dict(step) for step in fields.get("cycle", ())),
         )
 
     def __str__(self) -> str:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Collection
 
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.store.commands.admin import AdminCommands
-from celery_locks.types import Holder, check_name, check_seconds
+from celery_locks.types import Holder
+from celery_locks.validation import check_name, check_seconds
 
 _POLL = 0.2
 

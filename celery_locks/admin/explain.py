@@ -18,7 +18,8 @@ from celery_locks.errors import LockConflict
 from celery_locks.integration.redis_broker import InDoubt, open_broker
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, find_task, outcome
 from celery_locks.skipped import is_skipped
-from celery_locks.types import QUEUED, Conflict, Holder, LockInfo, check_name
+from celery_locks.types import Conflict, Holder, LockInfo
+from celery_locks.validation import QUEUED, check_name
 
 _SHOWN = 5
 ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")

@@ -10,7 +10,8 @@ from typing import Literal
 from celery_locks.admin.humanize import format_duration, format_time
 from celery_locks.core.locks import Locks
 from celery_locks.store.commands.admin import AdminCommands, HistoryPage
-from celery_locks.types import HistoryEntry, check_name
+from celery_locks.types import HistoryEntry
+from celery_locks.validation import check_name
 
 _SHOWN = 5
 

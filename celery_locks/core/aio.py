@@ -1,7 +1,7 @@
-"""AsyncLocks: the awaited face. The same flows as ``locks.py``; only the awaiting differs.
+"""AsyncLocks: the locks for asyncio. The same operations as in ``locks.py``, awaited.
 
-Leases are renewed by the same native keeper thread, with a blocking connection of its own, so an
-event loop that is kept busy does not lose its locks.
+The native background threads renew the leases over blocking connections of their own, so an event
+loop that is busy does not lose its locks.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from celery_locks.clock import now
 from celery_locks.core.lease import AsyncLease
-from celery_locks.core.locks import (
+from celery_locks.core.locks import RecentAnswers, runs_in
+from celery_locks.core.operations import Operations
+from celery_locks.core.requests import (
     AcquireOptions,
+    AcquireRequest,
     Layout,
-    ask_of,
     layout_of,
-    runs_in,
-    shows_asked,
+    new_token,
+    request_of,
+    shows_acquire_options,
     spec_of,
 )
-from celery_locks.core.operations import AcquireRequest, Operations, new_token
-from celery_locks.core.recent_answers import RecentAnswers
 from celery_locks.errors import LockConflict
 from celery_locks.store.commands.locks import Done
 from celery_locks.store.effects import AsyncStore, Operation, run_async
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
-from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo, check_name
+from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
+from celery_locks.validation import check_name
 
 T = TypeVar("T")
 
@@ -35,14 +37,18 @@ T = TypeVar("T")
 class AsyncLocks:
     """Named locks on one server, for code that awaits. May be used from several event loops.
 
-    ``keeper_client``, a blocking client of the same server, is needed only for a client without
-    sockets (fakeredis), where the keeper thread cannot open a connection of its own.
+    ``renewer_client``, a blocking client of the same server, is needed only for a client without
+    sockets (fakeredis), where the background thread cannot open a connection of its own.
     """
 
-    def __init__(self, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]) -> None:
+    def __init__(
+        self, client: Any, *, renewer_client: Any = None, **layout: Unpack[Layout]
+    ) -> None:
         prefix = layout.get("prefix", DEFAULT_PREFIX)
-        twin = RedisStore.from_client(keeper_client, prefix) if keeper_client is not None else None
-        self._setup(AsyncRedisStore.from_client(client, prefix, twin), layout)
+        renewer_store = (
+            RedisStore.from_client(renewer_client, prefix) if renewer_client is not None else None
+        )
+        self._setup(AsyncRedisStore.from_client(client, prefix, renewer_store), layout)
 
     def _setup(self, store: AsyncRedisStore, layout: Layout) -> None:
         self._store: AsyncStore = store
@@ -54,63 +60,63 @@ class AsyncLocks:
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
-        """As ``Locks.from_url``."""
+        """Do as ``Locks.from_url``."""
         locks = cls.__new__(cls)
         locks._setup(AsyncRedisStore.from_url(url, layout.get("prefix", DEFAULT_PREFIX)), layout)
         return locks
 
     @classmethod
     def from_client(
-        cls, client: Any, *, keeper_client: Any = None, **layout: Unpack[Layout]
+        cls, client: Any, *, renewer_client: Any = None, **layout: Unpack[Layout]
     ) -> Self:
-        return cls(client, keeper_client=keeper_client, **layout)
+        return cls(client, renewer_client=renewer_client, **layout)
 
-    @shows_asked
-    async def acquire(self, name: str, **asked: Unpack[AcquireOptions]) -> AsyncLease | None:
-        """Take a lock: a lease, renewed until it is released; None if others hold the lock.
+    @shows_acquire_options
+    async def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> AsyncLease | None:
+        """Acquire a lock: return a lease, renewed until it is released; None if others hold it.
 
-        ``await lease.release()`` gives it back. Prefer ``hold``, which cannot forget that. Options
+        ``await lease.release()`` releases it. Prefer ``hold``, which cannot forget that. Options
         and exceptions are those of ``hold``.
         """
-        answer = await self._try_acquire(name, new_token(), asked)
+        answer = await self._try_acquire(name, new_token(), options)
         return None if isinstance(answer, Conflict) else answer
 
-    @shows_asked
+    @shows_acquire_options
     async def try_acquire(
-        self, name: str, **asked: Unpack[AcquireOptions]
+        self, name: str, **options: Unpack[AcquireOptions]
     ) -> AsyncLease | Conflict:
-        """As ``Locks.try_acquire``. Re-entrance is of the same asyncio task, not its children."""
-        return await self._try_acquire(name, new_token(), asked)
+        """Do as ``Locks.try_acquire``; reentrant for this asyncio task, not for its children."""
+        return await self._try_acquire(name, new_token(), options)
 
     async def _try_acquire(
-        self, name: str, token: str, asked: AcquireOptions, *, is_block: bool = False
+        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
     ) -> AsyncLease | Conflict:
-        """``is_block``: the asyncio task that acquires it is the one to release it."""
-        ask: AcquireRequest[AsyncLease] = ask_of(
-            spec_of(name, self.ttl, asked), token, asked, is_block
+        """Acquire; with ``is_block`` the asyncio task that acquires it also releases it."""
+        request: AcquireRequest[AsyncLease] = request_of(
+            spec_of(name, self.ttl, options), token, options, is_block
         )
-        if ask.owner and ask.reentrant:
-            entered = self.operations.reenter(name, ask.owner, token)
+        if request.owner and request.reentrant:
+            entered = self.operations.reenter(name, request.owner, token)
             if entered:
                 return entered
-        answer = await self.follow(self.operations.acquire(ask))
-        assert not isinstance(answer, Done)  # nobody asked
+        answer = await self.follow(self.operations.acquire(request))
+        assert not isinstance(answer, Done)  # only requests with extras get it
         if isinstance(answer, AsyncLease) and answer.token == token:
-            answer.on_stop = asked.get("on_stop")
+            answer.on_stop = options.get("on_stop")
         return answer
 
     @overload
     def hold(
-        self, name: str, *, required: Literal[True] = True, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: Literal[True] = True, **options: Unpack[AcquireOptions]
     ) -> AbstractAsyncContextManager[AsyncLease]: ...
     @overload
     def hold(
-        self, name: str, *, required: bool, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: bool, **options: Unpack[AcquireOptions]
     ) -> AbstractAsyncContextManager[AsyncLease | None]: ...
-    @shows_asked
+    @shows_acquire_options
     @asynccontextmanager
     async def hold(
-        self, name: str, *, required: bool = True, **asked: Unpack[AcquireOptions]
+        self, name: str, *, required: bool = True, **options: Unpack[AcquireOptions]
     ) -> AsyncIterator[Any]:
         """Hold the lock while the block runs; ``as`` gives the lease.
 
@@ -133,7 +139,7 @@ class AsyncLocks:
         another limit.
         """
         token = new_token()
-        lease = await self._try_acquire(name, token, asked, is_block=True)
+        lease = await self._try_acquire(name, token, options, is_block=True)
         if isinstance(lease, Conflict):
             if required:
                 raise LockConflict(lease)
@@ -162,26 +168,26 @@ class AsyncLocks:
         return info.holders if info else ()
 
     async def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
-        """As ``Locks.is_locked``."""
-        hint = self._recent.recall(name, max_age) if max_age else None
-        if hint is not None:
-            return hint
-        asked_at = now()
-        return self._recent.note(name, asked_at, bool(await self.holders(name)))
+        """Do as ``Locks.is_locked``."""
+        recent = self._recent.get(name, max_age) if max_age else None
+        if recent is not None:
+            return recent
+        read_at = now()
+        return self._recent.put(name, read_at, bool(await self.holders(name)))
 
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
-        """As ``Locks.stop``."""
+        """Do as ``Locks.stop``."""
         check_name(name)
         call = self.commands.stop(name, token or "", question=new_token())
-        asked: tuple[Holder, ...] = await self._store.perform(call)
-        return asked
+        holders: tuple[Holder, ...] = await self._store.perform(call)
+        return holders
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:
-        """As ``Locks.active``."""
+        """Do as ``Locks.active``."""
         return runs_in(await self.follow(self.operations.walk()), worker)
 
     async def follow(self, operation: Operation[T]) -> T:
-        """As ``Locks.follow``."""
+        """Do as ``Locks.follow``."""
         return await run_async(operation, self._store.perform)
 
     async def close(self) -> None:

@@ -33,16 +33,18 @@ def read_waits(
     ``known``: they wait by the same call.
     """
     waits: Waits = {}
-    asked = {owner, *known}
+    seen_owners = {owner, *known}
     new = {owner}
     roots = [commands.root(name)] if name else commands.roots
-    while new and len(asked) <= _MOST_OWNERS:
+    while new and len(seen_owners) <= _MOST_OWNERS:
         found: list[Wait] = []
         for root in roots:
             found += yield commands.waits(root, sorted(new))
         waits |= {wait.owner: wait for wait in found}
-        new = {holder.owner for wait in found for holder in wait.holders if holder.owner} - asked
-        asked |= new
+        new = {
+            holder.owner for wait in found for holder in wait.holders if holder.owner
+        } - seen_owners
+        seen_owners |= new
         roots = commands.roots
     return waits
 

@@ -92,7 +92,7 @@ class Once(NamedTuple):
         return self.mark[2:], printable(str(error))
 
     def repeat(self, mark: str) -> Repeat:
-        _, kind, text = parted(mark)
+        _, kind, text = split_mark(mark)
         if kind == "r":
             try:
                 return Repeat(True, self.codec.decode(text), "already_done")
@@ -101,7 +101,7 @@ class Once(NamedTuple):
         return Repeat(False, None, REASONS.get(kind, "already_done"))
 
 
-def parted(mark: str) -> tuple[str, str, str]:
+def split_mark(mark: str) -> tuple[str, str, str]:
     """Token, kind and text of a mark."""
     head, _, text = mark.partition(" ")
     return head[1:], head[:1], text

@@ -1,11 +1,11 @@
-"""The lease: proof of having acquired a lock, with the moment until which the proof is good.
+"""The lease: proof that a lock is acquired, and the deadline until which the proof is valid.
 
 The deadline is the holder's own and counted from *before* the call that got or renewed it, less a
-margin for clocks that run at different speeds, so it always passes before the store's does. A
-renewal that fails is unknown, not lost: the lease is SUSPENDED and tried again until the deadline.
-LOST and RELEASED are final.
+margin for clocks that run at different speeds, so it always passes before the store's does. After
+a failed renewal nobody knows whether the lease is renewed: it is SUSPENDED and tried again until
+the deadline. LOST and RELEASED are final.
 
-Renewing and releasing are done by the face (``Locks`` or ``AsyncLocks``) that made the lease.
+The ``Locks`` or ``AsyncLocks`` that made the lease renews and releases it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ logger = logging.getLogger("celery_locks")
 
 
 class State(StrEnum):
+    """The state of a lease."""
+
     HELD = "held"
     SUSPENDED = "suspended"  # the last renewal failed; the deadline has not passed
     LOST = "lost"
     RELEASED = "released"
 
 
-# A hold of so many seconds is written down when it ends (note_past in ends.lua).
+# A hold at least this long is added to the history when it ends (note_past in ends.lua).
 NOTED = 1.0
 NOT_ON_SERVER = "the lock server no longer has it: taken over, freed or wiped"
 
@@ -44,20 +46,22 @@ StopCallback = Callable[["BaseLease", StopRequested], object]
 
 
 def trusted_until(sent_at: float, ttl: float) -> float:
-    """Counted from before the call: a slow reply must not lengthen our trust."""
+    """Count from before the call: a slow reply must not lengthen our trust."""
     return sent_at + ttl - (ttl * 0.01 + 0.002)
 
 
 class LeaseBackend(Protocol):
+    """The object that renews and releases a lease: ``Locks`` or ``AsyncLocks``."""
+
     def renew(self, lease: Any, ttl: float | None = None) -> Any: ...
     def release(self, lease: Any) -> Any: ...
 
 
 class BaseLease:
-    """What the sync and the async lease have in common: everything but renewing and releasing."""
+    """What the sync and the async lease share: everything but renewing and releasing."""
 
-    face: LeaseBackend
-    entries: frozenset[str] = frozenset()  # one token for each time it was entered again
+    backend: LeaseBackend
+    entries: frozenset[str] = frozenset()  # one token for each reentrant acquire
     renewals = 0
     stop_requested = False
     on_stop: StopCallback | None = None
@@ -78,16 +82,16 @@ class BaseLease:
         on_lost: LostCallback | None = None,
         granted: float | None = None,
     ) -> None:
-        """``granted`` is for how long it was granted, if not for its whole ttl."""
+        """Make a lease that is granted for ``granted`` seconds, by default for its whole ttl."""
         self.name, self.ttl, self.limit, _, self.at_least = spec
         self.token = token
         self.fence = fence
         self._since = sent_at
         self._pid = os.getpid()
-        # On ``clock.now``: until then, and not after, the lock is ours without asking.
+        # On ``clock.now``: until then, and not after, the lock is ours without a call.
         self.deadline = trusted_until(sent_at, granted or self.ttl)
         self._on_lost = on_lost
-        # Re-entrant: a signal that asks about the lease may interrupt any of its methods.
+        # Reentrant: a signal handler that uses the lease may interrupt any of its methods.
         self._ending = native_rlock()
 
     def __repr__(self) -> str:
@@ -98,17 +102,17 @@ class BaseLease:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is not."""
+        """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is lost."""
         return 0.0 if self._end else max(0.0, self.deadline - now())
 
     @property
     def reason(self) -> str:
-        """Why it is lost; empty while it is not."""
+        """Why the lease is lost; empty while it is not."""
         return self._reason
 
     @property
     def acquired_at(self) -> float:
-        """By the wall clock, for people to read."""
+        """The time of the acquire by the wall clock, for people to read."""
         return time.time() - self.held_for
 
     @property
@@ -124,9 +128,9 @@ class BaseLease:
         return State.SUSPENDED if self._suspended else State.HELD
 
     def check(self) -> None:
-        """Return if the lock is ours at this moment, else raise ``LeaseLost``. No I/O.
+        """Return if the lock is ours now, else raise ``LeaseLost``. No I/O.
 
-        Raises ``StopRequested`` if it is ours and we are asked to stop.
+        Raises ``StopRequested`` if it is ours and its holder is asked to stop.
         """
         self._check_held()
         if self.stop_requested:
@@ -141,7 +145,7 @@ class BaseLease:
             raise LeaseLost(self.name, "it was released")
 
     def loss(self, reason: str) -> LeaseLost:
-        """The error for a lease that is lost: ``LockRevoked`` if an operator took it."""
+        """Return the error for a lost lease: ``LockRevoked`` if an operator took the lock."""
         return (
             LockRevoked(self.name, *self._revoked)
             if self._revoked
@@ -149,49 +153,49 @@ class BaseLease:
         )
 
     def check_renewable(self) -> None:
-        """A lease that was lost without anybody's asking stays lost."""
+        """Raise ``LeaseLost`` if the lease has ended: a lost lease stays lost."""
         self._check_held()
 
     def is_foreign(self) -> bool:
-        """True in a forked child: the lease is still the parent's, which renews and releases it."""
+        """Return True in a forked child: the parent renews and releases the lease."""
         return self._pid != os.getpid()
 
-    # What follows is for the keeper and the face.
+    # The methods below are for the renewer and the backend.
 
     @property
     def has_ended(self) -> bool:
-        """Lost and told so, or released: nothing is left to renew."""
+        """True if it is lost and the holder was told, or if it is released."""
         return self._end is not None
 
     def retime(self, ttl: float, sent_at: float) -> None:
-        """To be renewed with another ttl. A shorter one counts as soon as the store may know it."""
+        """Set another ttl; a shorter one counts as soon as the store may have it."""
         with self._ending:
             self.ttl = ttl
             self.deadline = min(self.deadline, trusted_until(sent_at, ttl))
 
-    def renewed(self, sent_at: float, ttl: float | None = None) -> None:
-        """The store has it for another ``ttl``, by default the lease's own."""
+    def mark_renewed(self, sent_at: float, ttl: float | None = None) -> None:
+        """Note that the store renewed it for ``ttl``, by default the lease's own."""
         with self._ending:
             if self._end:
                 return
             revived = now() >= self.deadline
             until = trusted_until(sent_at, ttl or self.ttl)
-            # With a ttl from before a change, nobody knows which of the two came last in the store.
+            # After a change of the ttl nobody knows which of the two reached the store last.
             nearer = ttl is not None and ttl != self.ttl
             self.deadline = min(self.deadline, until) if nearer else max(self.deadline, until)
             self._suspended = False
             self.renewals += 1
-        self.tell("revived" if revived else "renewed")
+        self.emit("revived" if revived else "renewed")
 
     def suspend(self, why: BaseException) -> None:
-        """A renewal failed; said once for each time it begins."""
+        """Note that a renewal failed; emit the event only for the first failure in a row."""
         if self._suspended or self._end:
             return
         self._suspended = True
-        self.tell("suspended", why=str(why), remaining=self.remaining)
+        self.emit("suspended", why=str(why), remaining=self.remaining)
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
-        """It is gone; ``revoked`` if an operator took it, which then is the reason."""
+        """Note that the lease is lost; ``revoked`` says that an operator took the lock."""
         if not self._is_lost_now(reason, revoked):
             return
         error = self.loss(reason)
@@ -200,10 +204,10 @@ class BaseLease:
                 self._on_lost(self, error)
             except Exception:
                 logger.exception("on_lost of lock %r failed", self.name)
-        self.tell("lost", why=error.reason, revoked=bool(revoked))
+        self.emit("lost", why=error.reason, revoked=bool(revoked))
 
     def request_stop(self) -> None:
-        """Said with every renewal from then on; heard once."""
+        """Tell the holder to stop, once: the store repeats the request with every renewal."""
         if self.stop_requested or self._end:
             return
         self.stop_requested = True
@@ -212,10 +216,10 @@ class BaseLease:
                 self.on_stop(self, StopRequested(self.name))
             except Exception:
                 logger.exception("on_stop of lock %r failed", self.name)
-        self.tell("stop")
+        self.emit("stop")
 
-    def tell(self, kind: events.EventKind, **detail: Any) -> None:
-        """An event of this lease."""
+    def emit(self, kind: events.EventKind, **detail: Any) -> None:
+        """Emit an event of this lease."""
         events.emit(
             kind,
             self.name,
@@ -226,18 +230,18 @@ class BaseLease:
             **detail,
         )
 
-    def leaves(self, keep: float = 0.0) -> tuple[float, str | None]:
-        """For how long the slot stays taken when it ends now, and the note about its past, if any.
+    def after_release(self, keep: float = 0.0) -> tuple[float, str | None]:
+        """Return how long the slot stays taken if the hold ends now, and its history note or None.
 
-        No note of short ones: nobody asks after them, and they are what most calls are about.
+        Short holds get no note: they are the most frequent, and nobody looks for them.
         """
         held_for = now() - self._since
         return max(keep, self.at_least - held_for), "" if held_for >= NOTED else None
 
     def begin_release(self) -> bool:
-        """From now on it counts as released; False if it did before, or is the parent process's.
+        """Mark it released; return False if it was before, or is the parent process's.
 
-        One that is lost stays so, and is released all the same: it may be ours in the store still.
+        A lost lease stays lost, and is released too: the store may still have it as ours.
         """
         if self._pid != os.getpid():
             return False
@@ -249,8 +253,8 @@ class BaseLease:
         return not was_released
 
     def _is_lost_now(self, reason: str, revoked: Revocation | None) -> bool:
-        """True for the one who is first to say so, if it has not been released."""
-        # A thread of the parent's that had the lock at the fork gives it back there, not here.
+        """Mark it lost; return False if it had ended before."""
+        # A thread of the parent that held this lock at the fork releases it there, not here.
         with nullcontext() if self.is_foreign() else self._ending:
             if self._end:
                 return False
@@ -261,31 +265,33 @@ class BaseLease:
 
 
 class Lease(BaseLease):
-    """A lease whose verbs block."""
+    """A lease with blocking methods."""
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours.
+        """Renew now, and from now on with ``ttl`` if given; ``LeaseLost`` if it is no longer ours.
 
-        The lock of a task in a prefork child is renewed by the main process, with the task's ttl:
-        there a longer one counts as that.
+        The worker's main process renews the lock of a task in a prefork child with the task's ttl:
+        there a longer ``ttl`` has the effect of the task's.
         """
-        self.face.renew(self, ttl)
+        self.backend.renew(self, ttl)
 
     def release(self) -> bool:
-        """Give the lock back; a second call does nothing. True if it was ours until now.
+        """Release the lock; a second call does nothing. Return True if it was ours until now.
 
-        False: it was not; or the server's answer was lost, and asked again it found nothing.
+        False: it was not; or the server's reply was lost, and the repeated call found nothing.
         """
-        return bool(self.face.release(self))
+        return bool(self.backend.release(self))
 
 
 class AsyncLease(BaseLease):
-    """A lease whose verbs are awaited."""
+    """A lease with awaitable methods."""
 
     def renew(self, ttl: float | None = None) -> Awaitable[None]:
-        awaitable: Awaitable[None] = self.face.renew(self, ttl)
+        """Do as ``Lease.renew``."""
+        awaitable: Awaitable[None] = self.backend.renew(self, ttl)
         return awaitable
 
     def release(self) -> Awaitable[bool]:
-        awaitable: Awaitable[bool] = self.face.release(self)
+        """Do as ``Lease.release``."""
+        awaitable: Awaitable[bool] = self.backend.release(self)
         return awaitable

@@ -1,4 +1,4 @@
-"""``self.lock`` where there is none."""
+"""The lease of a task that runs without a lock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from celery_locks.core.lease import State, StopCallback
 
 
 class NullLease:
-    """What ``self.lock`` is where a task runs without a lock, as it was told it may.
+    """The value of ``self.lock`` where a task runs without a lock.
 
-    It has what the user's code may ask of a lease, as of one that is never lost nor to be stopped.
+    It has the public attributes of a lease that is never lost and never asked to stop.
     """
 
     name = token = reason = ""
@@ -30,13 +30,13 @@ class NullLease:
         return time.time()
 
     def check(self) -> None:
-        """Nothing to lose."""
+        """Do nothing: it cannot be lost."""
 
     def renew(self, ttl: float | None = None) -> None:
-        """Nothing to renew."""
+        """Do nothing."""
 
     def release(self) -> bool:
-        """Nothing to give back, and nobody had it meanwhile."""
+        """Return True: nobody else had it meanwhile."""
         return True
 
     def __bool__(self) -> bool:

@@ -11,25 +11,23 @@ has functions of its own (``on_reply``, ``on_no_reply``; ``prepare_release``, ``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.core.deadlocks import edges, find_own_cycle, read_waits
 from celery_locks.core.lease import (
     NOT_ON_SERVER,
     BaseLease,
     LeaseBackend,
-    LostCallback,
     State,
-    trusted_until,
 )
-from celery_locks.core.owners import Owner, blocked_here, owner_here
+from celery_locks.core.owners import Owner, owner_here
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireRequest, L
+from celery_locks.core.waiting import own_lease, wait_in_queue
 from celery_locks.errors import (
     ForeignData,
     LockDeadlock,
@@ -40,22 +38,16 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.store.commands.locks import (
-    CLAIM,
-    AcquireExtras,
     Done,
     LockCommands,
     Mark,
     Renewal,
     budget_of,
 )
-from celery_locks.store.effects import Call, Operation, Store, Subscribe, WaitForHandover
-from celery_locks.types import Blocker, Conflict, Holder, LockInfo, LockSpec, check_ttl
+from celery_locks.store.effects import Call, Operation, Store
+from celery_locks.types import Conflict, LockInfo
+from celery_locks.validation import check_ttl
 
-L = TypeVar("L", bound=BaseLease)
-
-# A waiter asks again this often though nobody woke it, and counts as gone after three such times.
-REPOLL = 0.8
-ALIVE = 3 * REPOLL
 # Errors by which the server says that it did not do what it was asked.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
@@ -67,57 +59,19 @@ _NOTHING_ACQUIRED = (
 )
 
 
-def _is_fresh(sent_at: float) -> bool:
-    """Enough is left of a claim for the keeper to renew it, over a slow network too."""
-    return trusted_until(sent_at, CLAIM) - now() > CLAIM * 3 / 4
-
-
 # The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
 RETRY_MARKS_FOR = 600.0
 
 
-def new_token() -> str:
-    """Random, one for each attempt to acquire."""
-    return os.urandom(12).hex()
-
-
-class AcquireRequest(NamedTuple, Generic[L]):
-    """One request for a lock, from the moment ``began`` on.
-
-    ``owner`` is who holds the lock until it releases it itself; a lease that may be passed on has
-    none. ``reentrant``: a lock that the owner has is entered once more.
-
-    The rest is not everybody's to say. Of tasks: a token from, and a keeper in, another process;
-    ``policy`` is for events only.
-    """
-
-    spec: LockSpec
-    holder: Holder
-    token: str
-    began: float
-    on_lost: LostCallback | None = None
-    owner: Owner | None = None
-    reentrant: bool = False
-    lease_class: type[L] | None = None
-    renewed_elsewhere: bool = False
-    extras: AcquireExtras | None = None
-    policy: str = "direct"
-
-
-def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
-    """Behind its own twin nobody waits: it could only learn that the work is done.
-
-    Nor does a task behind a message, which may need the worker's slot that it would wait in.
-    """
-    if not holder.job_id:
-        return False
-    return conflict.has_copy_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
-
-
-def _asker(ask: AcquireRequest[Any]) -> dict[str, Any]:
+def _requester_fields(request: AcquireRequest[Any]) -> dict[str, Any]:
     """What the events say of who asked."""
-    task, task_id = ask.holder.task, ask.holder.task_id
-    return {"task": task, "task_id": task_id, "policy": ask.policy, "waited": now() - ask.began}
+    task, task_id = request.holder.task, request.holder.task_id
+    return {
+        "task": task,
+        "task_id": task_id,
+        "policy": request.policy,
+        "waited": now() - request.began,
+    }
 
 
 class Operations(Generic[L]):
@@ -129,35 +83,37 @@ class Operations(Generic[L]):
 
     def __init__(
         self,
-        face: LeaseBackend,
+        backend: LeaseBackend,
         lease_class: type[L],
         store: Store,
         commands: LockCommands,
         unsubscribe: Callable[[str], None],
     ) -> None:
-        self._face = face
+        self._backend = backend
         self._lease_class = lease_class
         self._store = store
         self._unsubscribe = unsubscribe
         self.commands = commands
 
-    def acquire(self, ask: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
+    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
         try:
-            if ask.spec.wait:
-                answer, sent_at, granted = yield from self._wait_in_queue(ask)
-                return self.on_reply(ask, answer, sent_at, granted)
-            call = self.commands.acquire(ask.spec, ask.token, ask.holder, ask.extras)
-            return self.on_reply(ask, (yield call), ask.began)
+            if request.spec.wait:
+                answer, sent_at, granted = yield from wait_in_queue(self.commands, request)
+                return self.on_reply(request, answer, sent_at, granted)
+            call = self.commands.acquire(
+                request.spec, request.token, request.holder, request.extras
+            )
+            return self.on_reply(request, (yield call), request.began)
         except BaseException as error:
-            self.on_no_reply(ask, error)
+            self.on_no_reply(request, error)
             raise
         finally:
-            if ask.spec.wait:
-                self._unsubscribe(ask.token)
+            if request.spec.wait:
+                self._unsubscribe(request.token)
 
     def on_reply(
         self,
-        ask: AcquireRequest[L],
+        request: AcquireRequest[L],
         answer: int | Conflict | Done,
         sent_at: float,
         granted: float | None = None,
@@ -167,10 +123,10 @@ class Operations(Generic[L]):
         A grant is good for ``granted`` seconds, if not for the whole ttl.
         """
         if not isinstance(answer, int):
-            return self._not_granted(ask, answer) if isinstance(answer, Conflict) else answer
-        spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = ask
+            return self._not_granted(request, answer) if isinstance(answer, Conflict) else answer
+        spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = request
         lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
-        lease.face, lease.task, lease.task_id = self._face, holder.task, holder.task_id
+        lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
         if owner:
             lease.owner = owner
             owner.leases[token] = lease
@@ -181,119 +137,59 @@ class Operations(Generic[L]):
         if not renewed_elsewhere:
             # At once what was only granted for a moment: a slow network has time for it still.
             renewer.add(lease, self._store, self.commands, moment if granted else None)
-        if events.is_heard("acquired"):
-            events.emit("acquired", spec.name, token, answer, **_asker(ask))
+        if events.is_wanted("acquired"):
+            events.emit("acquired", spec.name, token, answer, **_requester_fields(request))
         return lease
 
-    def _not_granted(self, ask: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
-        own = _own_lease(conflict)
-        if own and ask.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
-            own.entries |= {ask.token}
+    def _not_granted(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
+        own = own_lease(conflict)
+        if own and request.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
+            own.entries |= {request.token}
             return own
         if own:
             conflict = replace(conflict, is_own=True)
-        events.emit("conflict", conflict.name, ask.token, conflict=conflict, **_asker(ask))
+        events.emit(
+            "conflict",
+            conflict.name,
+            request.token,
+            conflict=conflict,
+            **_requester_fields(request),
+        )
         return conflict
 
-    def on_no_reply(self, ask: AcquireRequest[L], error: BaseException) -> None:
+    def on_no_reply(self, request: AcquireRequest[L], error: BaseException) -> None:
         """What was asked for may have been granted or queued, or may be yet: it is given back."""
-        renewer.discard(ask.token)
+        renewer.discard(request.token)
         if isinstance(error, LockDeadlock):
-            events.emit("deadlock", ask.spec.name, ask.token, why=str(error), **_asker(ask))
-        if ask.owner:
-            ask.owner.leases.pop(ask.token, None)
-        in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
-        if in_doubt or not isinstance(error, _NOTHING_ACQUIRED):
-            once = ask.extras.once if ask.extras else None
-            if ask.owner and isinstance(error, LockUnavailable):
-                ask.owner.change_id()
+            events.emit(
+                "deadlock",
+                request.spec.name,
+                request.token,
+                why=str(error),
+                **_requester_fields(request),
+            )
+        if request.owner:
+            request.owner.leases.pop(request.token, None)
+        may_have_executed = isinstance(error, LockUnavailable) and error.may_have_executed
+        if may_have_executed or not isinstance(error, _NOTHING_ACQUIRED):
+            once = request.extras.once if request.extras else None
+            if request.owner and isinstance(error, LockUnavailable):
+                request.owner.change_id()
             # Nor was anything begun, whatever mark says so.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
             renewer.release_later(
-                ask.spec.name,
-                ask.token,
+                request.spec.name,
+                request.token,
                 self._store,
                 self.commands,
-                now() + ask.spec.ttl,
+                now() + request.spec.ttl,
                 repeat_until_expired=True,
                 marks=marks,
             )
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
-            about = {"why": str(error), **permanent, **_asker(ask)}
-            events.emit("unavailable", ask.spec.name, ask.token, **about)
-
-    def _wait_in_queue(
-        self, ask: AcquireRequest[L]
-    ) -> Operation[tuple[int | Conflict | Done, float, float | None]]:
-        """The answer, when it was asked for, and for how long it is good if not for the ttl."""
-        spec, token, holder = ask.spec, ask.token, ask.holder
-        assert spec.wait
-        patience_ends = ask.began + spec.wait
-        root, budget = self.commands.root(spec.name), budget_of(spec.ttl)
-        channel: str | None = yield Subscribe(root, token, connect=False, budget=budget)
-        call = self._call(ask, channel)
-        while True:
-            sent_at = now()
-            answer = yield call
-            if isinstance(answer, int):
-                return answer, sent_at, None
-            left = patience_ends - now()
-            is_final = isinstance(answer, Done) or left <= 0 or _is_pointless_wait(answer, holder)
-            if is_final or (ask.reentrant and _own_lease(answer)):
-                if channel:  # it may have been handed the lock, or stand in line
-                    yield self.commands.release(spec.name, token, budget=budget)
-                return answer, sent_at, None
-            if channel:
-                cycle = yield from self._find_deadlock(spec.name, token)
-                if cycle:
-                    yield self.commands.release(spec.name, token, budget=budget)
-                    raise LockDeadlock(replace(answer, cycle=cycle))
-                fence = yield WaitForHandover(
-                    root, token, min(left, REPOLL, answer.lapses_in + 0.005)
-                )
-                may_enter = not (holder.job_id or (ask.extras and ask.extras.once))
-                if fence > answer.ticket and may_enter and _is_fresh(sent_at):
-                    # Handed over after we were told "busy", so at the earliest when we asked that.
-                    # Otherwise we confirm: after a longer wait one more exchange is nothing.
-                    return fence, sent_at, CLAIM
-                if fence:
-                    # A task confirms: its lease may be kept elsewhere, and a copy of it may run.
-                    # So does one that asks whether the work is done: it may be, by now.
-                    continue
-            channel = yield Subscribe(root, token, connect=True, budget=budget)
-            call = self._call(ask, channel)
-
-    def _call(self, ask: AcquireRequest[L], channel: str | None) -> Call:
-        """Who has no channel yet asks without queueing."""
-        return self.commands.acquire(
-            ask.spec,
-            ask.token,
-            ask.holder,
-            ask.extras,
-            alive=ALIVE if channel else 0.0,
-            channel=channel or "-",
-            owners=_waiting_owners(),
-        )
-
-    def _find_deadlock(self, name: str, token: str) -> Operation[tuple[Blocker, ...]]:
-        """The cycle that this wait closes; () if there is none, or nobody can say now.
-
-        Seen twice, the same both times, it is one: see ``deadlocks.py``.
-        """
-        owners = _waiting_owners()
-        if not owners:
-            return ()
-        leases = frozenset(token for owner in blocked_here() for token in list(owner.leases))
-        try:
-            first = yield from read_waits(self.commands, owners[0], name, owners)
-            if not find_own_cycle(token, first, leases):
-                return ()
-            second = yield from read_waits(self.commands, owners[0], name, owners)
-        except LockUnavailable:
-            return ()  # looked for again with the next poll
-        same = edges(first) == edges(second)
-        return find_own_cycle(token, second, leases) if same else ()
+            about = {"why": str(error), **permanent, **_requester_fields(request)}
+            events.emit("unavailable", request.spec.name, request.token, **about)
 
     def renew(self, lease: L, ttl: float | None) -> Operation[None]:
         if lease.is_foreign():
@@ -313,7 +209,7 @@ class Operations(Generic[L]):
             renewer.discard(lease.token)
             lease.lose(NOT_ON_SERVER, lost.revoked.get(lease.token))
             lease.check()
-        lease.renewed(sent_at)
+        lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
         if lost.stops:
             lease.request_stop()
@@ -343,7 +239,7 @@ class Operations(Generic[L]):
         if not lease.begin_release():
             return None
         renewer.discard(lease.token)
-        keep, past = lease.leaves(keep)
+        keep, past = lease.after_release(keep)
         return self.commands.release(
             lease.name,
             lease.token,
@@ -355,8 +251,8 @@ class Operations(Generic[L]):
         )
 
     def finish_release(self, lease: L, ours: bool) -> bool:
-        if events.is_heard("released"):
-            lease.tell("released", held_for=lease.held_for, ours=ours)
+        if events.is_wanted("released"):
+            lease.emit("released", held_for=lease.held_for, ours=ours)
         return ours
 
     def defer_release(
@@ -369,7 +265,7 @@ class Operations(Generic[L]):
         if lease.owner:
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
-        keep, past = lease.leaves(keep)
+        keep, past = lease.after_release(keep)
         # Not the lease's deadline: another process may have renewed it since we last heard.
         until = now() + lease.ttl
         until += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
@@ -416,7 +312,7 @@ class Operations(Generic[L]):
     def reenter(self, name: str, owner: Owner, token: str) -> L | None:
         """The lease of this lock that the owner got from the same face, entered once more."""
         for lease in list(owner.leases.values()):  # another thread may release one
-            is_it = lease.name == name and lease.face is self._face
+            is_it = lease.name == name and lease.backend is self._backend
             if is_it and isinstance(lease, self._lease_class) and _is_enterable(lease):
                 lease.entries |= {token}
                 return lease
@@ -425,17 +321,3 @@ class Operations(Generic[L]):
 
 def _is_enterable(lease: BaseLease) -> bool:
     return lease.state in (State.HELD, State.SUSPENDED) and not lease.is_foreign()
-
-
-def _own_lease(conflict: Conflict) -> BaseLease | None:
-    """The lease that is in the way and that cannot be released while this flow waits."""
-    tokens = {holder.token for holder in conflict.holders}
-    leases = (lease for owner in blocked_here() for lease in list(owner.leases.values()))
-    return next((lease for lease in leases if lease.token in tokens), None)
-
-
-def _waiting_owners() -> list[str]:
-    """Whom a wait of this flow blocks, itself first; nobody if none of them holds a lock."""
-    blocked = blocked_here()
-    here = owner_here()
-    return [here.id, *(owner.id for owner in blocked if owner is not here)] if blocked else []

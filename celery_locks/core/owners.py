@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
+from celery_locks.forking import run_after_fork
 from celery_locks.types import Holder, this_process
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _forget_parent() -> None:
     _process = os.urandom(8).hex()
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+run_after_fork(_forget_parent, "core")
 
 
 # By context, not by thread alone: a thread of a pool may enter a block in one job and go on with
@@ -104,7 +105,7 @@ def blocked_here() -> list[Owner]:
     """
     owner = owner_here()
     is_within_task = owner.outer is not None and _task_lookup() is not None
-    return [one for one in (owner, owner.outer if is_within_task else None) if one and one.leases]
+    return [it for it in (owner, owner.outer if is_within_task else None) if it and it.leases]
 
 
 def _asyncio_task() -> Any:

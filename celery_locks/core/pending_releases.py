@@ -1,13 +1,13 @@
-"""What could not be given back: a release that failed, a grant whose answer never came.
+"""Releases that could not be sent: a release that failed, a grant whose reply never came.
 
-The keeper's thread goes on trying until the lock would have lapsed anyway.
+The background thread of their server tries them again until the lock would have lapsed anyway.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -22,11 +22,11 @@ logger = logging.getLogger("celery_locks")
 
 @dataclass(slots=True)
 class PendingRelease:
-    """Something to be given back, as long as that makes a difference.
+    """A release to send before ``until``.
 
-    A request that was never answered may still be on its way, in a buffer of the network or of a
-    stopped server, and be granted after the release. With ``repeat_until_expired`` the release is
-    sent again, with growing pauses, for as long as such a grant could last.
+    A request without a reply may still be on its way, in a buffer of the network or of a stopped
+    server, and be granted after the release. With ``repeat_until_expired`` the release is sent
+    again, with growing pauses, for as long as such a grant could last.
     """
 
     name: str
@@ -41,15 +41,15 @@ class PendingRelease:
     past: str | None = None
     due: float = field(default_factory=now)
     pause: float = 0.25
-    trouble: str = "no time was left"  # empty once it was paid
-    has_failed: bool = False  # in a way that nobody foresaw, which is logged once
+    trouble: str = "no time was left"  # why it is not sent; empty once it was
+    has_failed: bool = False  # unexpectedly, which is logged once
 
     def schedule_retry(self) -> None:
         self.due = now() + self.pause
         self.pause *= 2
 
     def call(self, budget: float) -> Call:
-        """The release, as it is to be sent now."""
+        """Return the command to send now."""
         return self.commands.release(
             self.name,
             self.token,
@@ -63,7 +63,7 @@ class PendingRelease:
     def log_if_unreleased(self) -> None:
         if self.trouble:
             logger.warning(
-                "lock %r could not be given back and lapses: %s",
+                "lock %r could not be released and lapses: %s",
                 self.name,
                 printable(self.trouble),
                 extra={"event": "lapses", "lock": self.name},
@@ -71,57 +71,58 @@ class PendingRelease:
 
 
 class PendingReleases(dict[str, PendingRelease]):
-    """By token. Others add to them at any time; only the keeper's thread pays and forgets them."""
+    """The pending releases by token.
+
+    Any thread may add one; only the thread of its server sends and removes it.
+    """
+
+    def of_server(self, server: Hashable) -> list[PendingRelease]:
+        return [it for it in list(self.values()) if it.store.server.addresses == server]
 
     @property
-    def due(self) -> float:
-        """When the first one is."""
-        return min((pending.due for pending in list(self.values())), default=math.inf)
-
-    @property
-    def unpaid(self) -> bool:
+    def has_unsent(self) -> bool:
         return any(pending.trouble for pending in list(self.values()))
 
     def log_unreleased(self) -> None:
         for pending in list(self.values()):
             pending.log_if_unreleased()
 
-    def flush(self, patience: Callable[[int], float]) -> None:
-        """What is due, within the time that the keeper has for so many calls."""
-        self._drop_expired()
+    def flush(self, server: Hashable, patience: Callable[[int], float]) -> None:
+        """Send the releases of a server that are due, in ``patience(calls)`` for each call."""
+        self._drop_expired(server)
         moment = now()
         shards = group_by_shard(
-            [pending for pending in list(self.values()) if pending.due <= moment], self._drop
+            [pending for pending in self.of_server(server) if pending.due <= moment], self._drop
         )
-        # Half of what a call may take: the renewals wait meanwhile.
+        # Half of what a call may take: the renewals of this server wait meanwhile.
         budget = patience(2 * len(shards))
         for releases in shards:
             self._flush_shard(releases, now() + budget)
 
     def _flush_shard(self, releases: list[PendingRelease], until: float) -> None:
-        """What one place is owed. Once it does not answer, the rest would only cost time too."""
+        """Send the releases of one shard, until it does not answer or the time is over."""
         for pending in releases:
             if now() >= until:
                 return
-            is_paid = self._send_release(pending, until - now())
-            there = self.pop(pending.token, pending)
-            if there is not pending:
-                self.setdefault(pending.token, there)  # more is owed for it by now
+            is_sent = self._send_release(pending, until - now())
+            current = self.pop(pending.token, pending)
+            if current is not pending:
+                self.setdefault(pending.token, current)  # it was replaced while we sent it
                 continue
-            if not is_paid:
-                self[pending.token] = pending  # last in line: it may be alone in its trouble
+            if not is_sent:
+                self[pending.token] = pending  # last in line: perhaps only this one fails
                 if pending.has_failed:
                     pending.schedule_retry()
                     continue
-                for unpaid in releases:
-                    unpaid.due = now() + 0.25
+                for unsent in releases:
+                    unsent.due = now() + 0.25
                 return
             if pending.repeat_until_expired:
                 pending.schedule_retry()
                 self[pending.token] = pending
 
     def _send_release(self, pending: PendingRelease, budget: float) -> bool:
-        """False if it is to be tried again."""
+        """Send one release; return False if it is to be tried again."""
         try:
             call = pending.call(budget)
         except Exception:  # noqa: BLE001
@@ -134,23 +135,42 @@ class PendingReleases(dict[str, PendingRelease]):
             return False
         except Exception as error:
             if not pending.has_failed:
-                logger.exception("giving lock %r back failed in an unforeseen way", pending.name)
+                logger.exception("releasing lock %r failed unexpectedly", pending.name)
             pending.has_failed, pending.trouble = True, repr(error)
             return False
         pending.has_failed, pending.trouble = False, ""
         return True
 
     def _drop(self, pending: PendingRelease) -> None:
-        """No release can be made of it, now or later: nobody can hold a lock of such a name."""
-        logger.exception("lock %r cannot be given back: no call can be made of it", pending.name)
+        """Drop a release that can never be sent: nobody can hold a lock of such a name."""
+        logger.exception("lock %r cannot be released: no call can be made of it", pending.name)
         pending.trouble, pending.repeat_until_expired = "", False
         if self.get(pending.token) is pending:
             self.pop(pending.token)
 
-    def _drop_expired(self) -> None:
-        for pending in [pending for pending in list(self.values()) if pending.until <= now()]:
-            self.pop(pending.token, None)
-            pending.log_if_unreleased()
+    def _drop_expired(self, server: Hashable) -> None:
+        for pending in self.of_server(server):
+            if pending.until <= now():
+                self.pop(pending.token, None)
+                pending.log_if_unreleased()
+
+
+class ServerReleases:
+    """The background job that sends the pending releases of one server."""
+
+    def __init__(
+        self, server: Hashable, releases: PendingReleases, patience: Callable[[int], float]
+    ) -> None:
+        self._server = server
+        self._releases = releases
+        self._patience = patience
+
+    @property
+    def due(self) -> float:
+        return min((it.due for it in self._releases.of_server(self._server)), default=math.inf)
+
+    def run(self) -> None:
+        self._releases.flush(self._server, self._patience)
 
 
 class _Sharded(Protocol):
@@ -166,16 +186,16 @@ P = TypeVar("P", bound=_Sharded)
 
 
 def group_by_shard(things: Iterable[P], drop: Callable[[P], None]) -> list[list[P]]:
-    """Those of one store and shard together: they are reached or not reached together.
+    """Group things by store and shard: one call reaches the whole group or none of it.
 
-    ``drop`` is called, while its error is handled, for a thing whose name has no shard.
+    Call ``drop`` for a thing whose name has no shard, while that error is handled.
     """
-    places: dict[tuple[int, str], list[P]] = {}
+    groups: dict[tuple[int, str], list[P]] = {}
     for thing in things:
         try:
-            place = (id(thing.store), thing.commands.root(thing.name))
+            shard = (id(thing.store), thing.commands.root(thing.name))
         except Exception:  # noqa: BLE001 (one wrong name must not cost the others their turn)
             drop(thing)
         else:
-            places.setdefault(place, []).append(thing)
-    return list(places.values())
+            groups.setdefault(shard, []).append(thing)
+    return list(groups.values())

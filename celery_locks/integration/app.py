@@ -9,7 +9,7 @@ from typing import Any
 from celery_locks import settings
 from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import AcquireRequest
+from celery_locks.core.requests import AcquireRequest
 from celery_locks.settings import Settings
 from celery_locks.store.commands.locks import Done, Mark
 from celery_locks.store.effects import Store

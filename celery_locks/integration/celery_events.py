@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from typing import Any
 from celery_locks import events, settings
 from celery_locks.clock import now
 from celery_locks.events import LockEvent
+from celery_locks.forking import run_after_fork
 from celery_locks.integration import lifecycle
 
 logger = logging.getLogger("celery_locks")
@@ -55,7 +55,7 @@ def follow_worker(sender: Any = None, **_: Any) -> None:
         return
     sending = Sender(sender.app, sender.hostname)
     _subscription = events.subscribe(sending)
-    os.register_at_fork(after_in_child=sending.after_fork)
+    run_after_fork(sending.after_fork, "integration")
     lifecycle.at_end_of_child(sending.wait_idle)
     atexit.register(sending.wait_idle)
 

@@ -53,7 +53,7 @@ def _located(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
 
 def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     """Take a lock from the worker's tasks that hold it; they are told."""
-    from celery_locks.core.operations import new_token
+    from celery_locks.core.requests import new_token
     from celery_locks.errors import LockError
     from celery_locks.integration.app import locks_of
     from celery_locks.store.commands.admin import AdminCommands

@@ -26,7 +26,7 @@ from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
 from celery_locks.options import Reuse
 from celery_locks.signatures import shows_options
-from celery_locks.types import Wait
+from celery_locks.validation import Wait
 
 F = TypeVar("F", bound=Callable[..., Any])
 

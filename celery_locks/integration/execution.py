@@ -21,9 +21,9 @@ from celery_locks import logs
 from celery_locks.clock import now
 from celery_locks.core.idempotency import Once
 from celery_locks.core.lease import Lease
-from celery_locks.core.operations import AcquireRequest, new_token
 from celery_locks.core.owners import owner_here, set_task_lookup
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token

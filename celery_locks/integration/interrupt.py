@@ -41,6 +41,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, Lease, State
 from celery_locks.errors import LeaseLost, LockError, LockUnavailable, StopRequested
+from celery_locks.forking import run_after_fork
 from celery_locks.unpatched import native_lock
 
 SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTMIN") else 0
@@ -74,7 +75,7 @@ class RemotelyRenewedLease(Lease):
     def ask(self) -> None:
         """Renew, which is the way to learn whether it is still ours. Sets LOST if it is not."""
         try:
-            self.face.renew(self)
+            self.backend.renew(self)
         except LeaseLost:
             pass
         except LockUnavailable as error:
@@ -129,7 +130,7 @@ def _after_fork() -> None:
     _main_thread, _timer = threading.get_ident(), None
 
 
-os.register_at_fork(after_in_child=_after_fork)
+run_after_fork(_after_fork, "integration")
 
 
 # Main thread: prefork children and solo.

@@ -32,8 +32,8 @@ from celery.utils.time import maybe_make_aware
 from celery_locks import events, logs, policy
 from celery_locks.clock import now
 from celery_locks.core.lease import Lease
-from celery_locks.core.operations import AcquireRequest
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
@@ -42,16 +42,8 @@ from celery_locks.integration.reservation import REPLACES
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import AcquireExtras, ReplacedReservation, reservation_token
 from celery_locks.text import printable
-from celery_locks.types import (
-    MAX_SECONDS,
-    MIN_TTL,
-    QUEUED,
-    Conflict,
-    Holder,
-    LockSpec,
-    check_name,
-    this_process,
-)
+from celery_locks.types import Conflict, Holder, LockSpec, this_process
+from celery_locks.validation import MAX_SECONDS, MIN_TTL, QUEUED, check_name
 
 logger = logging.getLogger("celery_locks")
 

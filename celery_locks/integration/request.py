@@ -15,7 +15,7 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.integration.headers import give_token, remove_token
 from celery_locks.integration.reservation import release_reservation_of
 from celery_locks.integration.supervisor import supervisor

@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 from collections.abc import Iterable
 from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
+from celery_locks.forking import run_after_fork
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.text import printable
-from celery_locks.types import MAX_SECONDS, Holder
+from celery_locks.types import Holder
+from celery_locks.validation import MAX_SECONDS
 
 logger = logging.getLogger("celery_locks")
 
@@ -128,7 +129,7 @@ def _tokens_of(job: object) -> list[str]:
 
 
 revoked = _Revoked()
-os.register_at_fork(after_in_child=revoked.after_fork)
+run_after_fork(revoked.after_fork, "integration")
 
 
 def release_on_revoke(**_: Any) -> None:

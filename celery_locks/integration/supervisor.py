@@ -31,6 +31,7 @@ from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
+from celery_locks.forking import run_after_fork
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
@@ -38,7 +39,8 @@ from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import Command
 from celery_locks.text import printable
-from celery_locks.types import MIN_TTL, LockSpec, Revocation
+from celery_locks.types import LockSpec, Revocation
+from celery_locks.validation import MIN_TTL
 
 logger = logging.getLogger("celery_locks")
 
@@ -403,4 +405,4 @@ def _is_alive(pid: int | None) -> bool:
 
 supervisor = ChildSupervisor()
 atexit.register(supervisor.last_look)
-os.register_at_fork(after_in_child=supervisor.after_fork)
+run_after_fork(supervisor.after_fork, "integration")

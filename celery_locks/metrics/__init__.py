@@ -20,13 +20,13 @@ of them, or use ``max`` instead of ``sum`` over several.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
 from celery_locks.admin.access import Locks
+from celery_locks.forking import run_after_fork
 from celery_locks.integration import lifecycle
 from celery_locks.metrics.recorder import Recorder
 
@@ -83,7 +83,7 @@ def _after_fork() -> None:
 
 
 atexit.register(_send_rest)
-os.register_at_fork(after_in_child=_after_fork)
+run_after_fork(_after_fork, "surfaces")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,14 +17,15 @@ from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import AcquireRequest, new_token
 from celery_locks.core.owners import caller
+from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.recipes.idempotent import release
 from celery_locks.recipes.validation import as_json, check_count, check_key
 from celery_locks.store.commands.recipes import Place, RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import Conflict, LockSpec, Wait, check_ttl
+from celery_locks.types import Conflict, LockSpec
+from celery_locks.validation import Wait, check_ttl
 
 Work = Callable[[list[Any]], Any]
 

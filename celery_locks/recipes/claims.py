@@ -7,17 +7,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, overload
 
 from celery_locks.core.aio import AsyncLocks
-from celery_locks.core.idempotency import RESULT_BYTES, Once, Repeat, parted
+from celery_locks.core.idempotency import RESULT_BYTES, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.recipes.idempotent import JSON, begin, give_up, release
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import CLAIMED, LockSpec, Wait
+from celery_locks.types import LockSpec
+from celery_locks.validation import CLAIMED, Wait
 
 DAY = 86400.0
 WAIT = 10.0
@@ -43,7 +44,7 @@ def claim(locks: Locks | AsyncLocks, key: str, value: Any, ttl: float = DAY) -> 
 
     def operation() -> Operation[tuple[bool, Any]]:
         there = yield RecipeCommands(locks.commands).claim(name, mark)
-        whose, _, bound = parted(there)
+        whose, _, bound = split_mark(there)
         return whose == token, JSON.decode(bound)
 
     return locks.follow(operation())
@@ -141,7 +142,7 @@ def _bind(
         there: str = yield RecipeCommands(locks.commands).claim(lease.name, mark)
     finally:
         yield from release(locks, lease)
-    if parted(there)[0] == lease.token:
+    if split_mark(there)[0] == lease.token:
         return True, value
     return False, once.repeat(there).result
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 from celery_locks import events, keys, logs
 from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
-from celery_locks.core.idempotency import Codec, Once, Repeat, parted
+from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import AcquireRequest, new_token
 from celery_locks.core.owners import caller
+from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
@@ -23,7 +23,8 @@ from celery_locks.skipped import REASONS
 from celery_locks.store.commands.locks import AcquireExtras, Done, Mark
 from celery_locks.store.commands.recipes import DonePage, RecipeCommands
 from celery_locks.store.effects import Operation
-from celery_locks.types import Conflict, LockSpec, Wait, check_ttl, patience_of
+from celery_locks.types import Conflict, LockSpec
+from celery_locks.validation import Wait, check_ttl, patience_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[..., str]
@@ -228,7 +229,7 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
         for name, left, head, size in page.found:
             if name not in seen:
                 seen.add(name)
-                token, kind, _ = parted(head.decode(errors="replace"))
+                token, kind, _ = split_mark(head.decode(errors="replace"))
                 body = max(0, size - len(token) - 2)
                 yield DoneWork(name, REASONS.get(kind, "already_done"), body, left)
         cursor = page.cursor

@@ -11,7 +11,7 @@ from typing import Literal
 
 from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.locks import Locks
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.recipes.validation import check_key
 from celery_locks.store.commands.recipes import RecipeCommands

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from celery_locks.errors import LockUsageError
-from celery_locks.types import check_name
+from celery_locks.validation import check_name
 
 # Ten years: longer than anybody means, and well within what a server can count.
 _LONGEST = 10 * 365 * 86400.0

@@ -12,7 +12,6 @@ awaited, ``_reader`` and ``_writer``. They have had these names from redis-py 4.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import weakref
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import redis.exceptions
 
 from celery_locks.clock import now
+from celery_locks.forking import run_after_fork
 from celery_locks.store.connect_errors import (
     ConnectionFailed,
     check_handshake,
@@ -56,7 +56,7 @@ def _after_fork() -> None:
         thing.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+run_after_fork(_after_fork, "store")
 
 
 def reset_connection(sock: Any) -> None:

@@ -197,7 +197,7 @@ class AsyncRedisStore:
         if server is None and twin is None:
             raise LockUsageError(
                 f"{client!r} has no sockets, so leases cannot be renewed beside it; "
-                "give a blocking client of the same server as keeper_client"
+                "give a blocking client of the same server as renewer_client"
             )
         return cls(server, client, prefix, twin)
 

@@ -80,24 +80,24 @@ class Router:
         """
         deadline = deadline or now() + call.budget
         data = call.packed
-        tries, in_doubt = 0, False
+        tries, may_have_executed = 0, False
         while True:
             tries += 1
             try:
                 reply = failed or (yield from self._try(call.root, data, tries, deadline))
             except LockUnavailable as error:  # refused when it connected again
-                error.in_doubt = in_doubt
+                error.may_have_executed = may_have_executed
                 raise
             failed = None
             if isinstance(reply, ConnectionFailed):
-                trouble, in_doubt = str(reply), True
+                trouble, may_have_executed = str(reply), True
             elif isinstance(reply, ErrorReply):
                 code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # it answered, and well
                     data = call.script.by_text(call.root, call.args)
                     continue
-                self._raise_if_final(code, reply, call, in_doubt)
+                self._raise_if_final(code, reply, call, may_have_executed)
                 trouble = reply.text
             else:
                 return call.parse(reply)
@@ -117,7 +117,9 @@ class Router:
         except ConnectionFailed as error:
             return error
 
-    def _raise_if_final(self, code: str, reply: ErrorReply, call: Call, in_doubt: bool) -> None:
+    def _raise_if_final(
+        self, code: str, reply: ErrorReply, call: Call, may_have_executed: bool
+    ) -> None:
         if code in _PASSING:
             return
         refused = refused_because(reply.text)
@@ -125,7 +127,7 @@ class Router:
         if refused:
             cls, what = ServerRefused, refused
         error = cls(f"the {self._site} {what}: {reply.text}")
-        error.in_doubt = in_doubt
+        error.may_have_executed = may_have_executed
         raise error
 
     def _given_up(self, trouble: str, tries: int) -> LockUnavailable:

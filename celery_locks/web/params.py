@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from celery_locks.admin import Target
-from celery_locks.types import check_name
+from celery_locks.validation import check_name
 from celery_locks.web.responses import HttpError
 
 Params = dict[str, Any]

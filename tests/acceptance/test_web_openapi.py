@@ -12,7 +12,8 @@ from hypothesis import strategies
 from schemathesis.config import SchemathesisConfig
 
 from celery_locks import Locks
-from celery_locks.types import NAME_BYTES, Holder, LockSpec
+from celery_locks.types import Holder, LockSpec
+from celery_locks.validation import NAME_BYTES
 from celery_locks.web import create_app
 from tests.servers.embedded import EmbeddedServer
 from tests.support.web import READ, WRITE

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Locks
-from celery_locks.core import operations as operations
+from celery_locks.core import waiting
 from celery_locks.core.renewer import renewer
 from tests.contract.faces import LeaseBackend
 from tests.contract.places import PLACES, Place, make_place
@@ -59,5 +59,5 @@ def in_thread() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is not woken now waits for half a minute: longer than any test here."""
-    monkeypatch.setattr(operations, "REPOLL", 30.0)
-    monkeypatch.setattr(operations, "ALIVE", 90.0)
+    monkeypatch.setattr(waiting, "REPOLL", 30.0)
+    monkeypatch.setattr(waiting, "ALIVE", 90.0)

@@ -146,7 +146,7 @@ class FakePlace(Place):
 
     def async_locks(self, **layout: Any) -> AsyncLocks:
         return AsyncLocks(
-            self.async_client(), keeper_client=self.client(), prefix=self.prefix, **layout
+            self.async_client(), renewer_client=self.client(), prefix=self.prefix, **layout
         )
 
 

@@ -111,7 +111,7 @@ def test_fake_async_client(in_thread: Callable[..., Any], decode: bool) -> None:
     def make() -> AsyncLocks:
         return AsyncLocks(
             fakeredis.FakeAsyncRedis(server=server, decode_responses=decode),
-            keeper_client=fakeredis.FakeRedis(server=server, decode_responses=decode),
+            renewer_client=fakeredis.FakeRedis(server=server, decode_responses=decode),
         )
 
     one, two = AsyncFace(make), AsyncFace(make)
@@ -122,9 +122,9 @@ def test_fake_async_client(in_thread: Callable[..., Any], decode: bool) -> None:
         two.close()
 
 
-def test_fake_async_client_needs_a_keeper_client() -> None:
+def test_fake_async_client_needs_a_renewer_client() -> None:
     """Without it the leases would be renewed nowhere and lapse, though all looks well."""
-    with pytest.raises(LockUsageError, match="keeper_client"):
+    with pytest.raises(LockUsageError, match="renewer_client"):
         AsyncLocks(fakeredis.FakeAsyncRedis())
 
 

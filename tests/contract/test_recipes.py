@@ -19,8 +19,8 @@ from celery_locks import (
     admin,
 )
 from celery_locks.core import idempotency as once_room
-from celery_locks.core.operations import new_token
 from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import new_token
 from celery_locks.recipes import (
     AsyncBuffer,
     AsyncTickets,

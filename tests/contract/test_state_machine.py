@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from celery_locks.core.operations import new_token
+from celery_locks.core.requests import new_token
 from celery_locks.errors import LimitMismatch
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import LockCommands, Renewal

@@ -12,7 +12,7 @@ import pytest
 
 from celery_locks import LeaseLost, Locks, LockUnavailable, State
 from celery_locks.clock import now
-from celery_locks.core import operations as operations
+from celery_locks.core import waiting
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.fake_server import FakeSentinel
@@ -139,7 +139,7 @@ def test_waiter_follows_the_primary_and_does_not_spin(
         asked, began = scripts_run(new), now()
         wait_until(lambda: now() - began > 1.7)
         assert scripts_run(new) - asked < 8, "the waiter spins"
-        monkeypatch.setattr(operations, "REPOLL", 30.0)
+        monkeypatch.setattr(waiting, "REPOLL", 30.0)
         last_poll = now() + 1.0
         wait_until(lambda: now() > last_poll, what="the waiter to poll no more")
         lease.release()

@@ -245,7 +245,7 @@ def test_fork_inside_an_event_loop_leaves_the_parents_connections_alone(
     run(
         """
 import gc
-from celery_locks.core import operations
+from celery_locks.core import waiting as waits
 
 async def main():
     locks = AsyncLocks.from_url(url)
@@ -265,7 +265,7 @@ async def main():
         await (await locks.acquire("other", ttl=9)).release()
         took.append(time.monotonic() - began)
     assert min(took) < 0.75, f"a connection is no longer in the loop: {took}"
-    operations.REPOLL, operations.ALIVE = 30.0, 90.0  # only the message can wake it in time
+    waits.REPOLL, waits.ALIVE = 30.0, 90.0  # only the message can wake it in time
     waiting = asyncio.create_task(locks.acquire("parents", ttl=1, wait=60))
     await asyncio.sleep(0.1)
     began = time.monotonic()
@@ -308,8 +308,7 @@ def test_pending_releases_of_the_parent_are_not_the_childs(clean: EmbeddedServer
         """
 from celery_locks.clock import now
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-operations = locks.operations
-renewer.release_later("x", "t", operations._store, locks.commands, now() + 30)
+renewer.release_later("x", "t", locks.operations._store, locks.commands, now() + 30)
 
 def child():
     print(len(renewer._pending_releases))

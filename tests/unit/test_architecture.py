@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
     {
-        *("errors", "types", "clock", "events", "logs", "unpatched"),
+        *("errors", "types", "clock", "events", "logs", "unpatched", "forking", "validation"),
         *("signatures", "text", "loopback", "extras"),
         *("options", "policy", "settings", "skipped", "keys", "key_template", "key_text"),
     },

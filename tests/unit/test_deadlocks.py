@@ -11,7 +11,7 @@ import fakeredis
 import pytest
 
 from celery_locks import LockDeadlock, Locks, LockUnavailable, admin
-from celery_locks.core import operations as operations
+from celery_locks.core import waiting
 from celery_locks.core.deadlocks import find_cycle, find_own_cycle
 from celery_locks.core.owners import blocked_here, caller, owner_here, set_task_lookup
 from celery_locks.store.commands.locks import Wait
@@ -194,7 +194,7 @@ def test_two_readings_that_differ_are_no_deadlock(
 ) -> None:
     """Shards are read one after the other: what is not there twice may never have been."""
     seen = iter(range(1_000_000))
-    monkeypatch.setattr(operations, "edges", lambda waits: next(seen))
+    monkeypatch.setattr(waiting, "edges", lambda waits: next(seen))
     with locks.hold("a"):
         assert locks.acquire("a", wait=0.1) is None
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_locks import AsyncLocks, LockedTask, Locks, single_instance
-from celery_locks.core.locks import AcquireOptions
+from celery_locks.core.requests import AcquireOptions
 from celery_locks.options import WORDS
 
 TAKING = [Locks.acquire, Locks.try_acquire, Locks.hold]

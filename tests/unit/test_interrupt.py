@@ -10,7 +10,7 @@ import pytest
 from celery_locks import Locks
 from celery_locks.clock import now
 from celery_locks.core.lease import Lease
-from celery_locks.core.operations import AcquireRequest
+from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import LeaseLost
 from celery_locks.integration import interrupt
 from celery_locks.integration.interrupt import (

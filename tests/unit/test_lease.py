@@ -61,7 +61,7 @@ def test_lease_is_held_until_its_deadline(clock: Clock) -> None:
 def test_renewal_moves_the_deadline(clock: Clock) -> None:
     lease = a_lease(clock)
     clock.time += 5
-    lease.renewed(clock.time)
+    lease.mark_renewed(clock.time)
     assert lease.remaining == pytest.approx(9.898)
     assert lease.renewals == 1
 
@@ -69,8 +69,8 @@ def test_renewal_moves_the_deadline(clock: Clock) -> None:
 def test_renewal_sent_earlier_does_not_move_it_back(clock: Clock) -> None:
     """The keeper's and the user's renewal may be answered in any order."""
     lease = a_lease(clock)
-    lease.renewed(clock.time + 3)
-    lease.renewed(clock.time + 1)
+    lease.mark_renewed(clock.time + 3)
+    lease.mark_renewed(clock.time + 1)
     assert lease.deadline == trusted_until(clock.time + 3, 10)
 
 
@@ -84,7 +84,7 @@ def test_longer_ttl_counts_with_the_answer_only(clock: Clock) -> None:
     lease = a_lease(clock, ttl=10)
     lease.retime(30, clock.time)
     assert lease.deadline == trusted_until(clock.time, 10)
-    lease.renewed(clock.time)
+    lease.mark_renewed(clock.time)
     assert lease.deadline == trusted_until(clock.time, 30)
 
 
@@ -93,8 +93,8 @@ def test_renewal_with_the_ttl_of_before_never_lengthens(clock: Clock) -> None:
     lease = a_lease(clock, ttl=2)
     sent = clock.time
     lease.retime(30, sent)
-    lease.renewed(sent, 30)
-    lease.renewed(sent, 2)
+    lease.mark_renewed(sent, 30)
+    lease.mark_renewed(sent, 2)
     assert lease.deadline == trusted_until(sent, 2)
 
 
@@ -106,7 +106,7 @@ def test_failed_renewal_is_not_a_loss(clock: Clock, caplog: pytest.LogCaptureFix
     assert lease.state is State.SUSPENDED
     lease.check()
     assert caplog.text.count("no route") == 1
-    lease.renewed(clock.time)
+    lease.mark_renewed(clock.time)
     assert lease.state is State.HELD
     lease.suspend(OSError("again"))
     assert "again" in caplog.text
@@ -117,8 +117,8 @@ def test_revival_is_an_event(clock: Clock) -> None:
     end = events.subscribe(lambda event: seen.append(event.kind))
     lease = a_lease(clock)
     clock.time += 11
-    lease.renewed(clock.time)
-    lease.renewed(clock.time)
+    lease.mark_renewed(clock.time)
+    lease.mark_renewed(clock.time)
     end()
     assert seen == ["revived", "renewed"]
     assert lease.state is State.HELD
@@ -143,7 +143,7 @@ def test_loss_is_told_exactly_once(clock: Clock) -> None:
 def test_loss_is_final(clock: Clock) -> None:
     lease = a_lease(clock)
     lease.lose("gone")
-    lease.renewed(clock.time + 100)
+    lease.mark_renewed(clock.time + 100)
     lease.suspend(OSError())
     assert lease.begin_release() is True  # it may be ours in the store still
     assert (lease.state, lease.remaining, lease.renewals) == (State.LOST, 0, 0)

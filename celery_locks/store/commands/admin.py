@@ -13,7 +13,8 @@ from celery_locks.store import scripts
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.effects import Call
 from celery_locks.store.records import act_of, holders_of
-from celery_locks.types import HistoryEntry, Holder, history_text
+from celery_locks.types import HistoryEntry, Holder
+from celery_locks.validation import history_text
 
 # An act names up to sixteen holders.
 HISTORY_PAGE = 50

@@ -18,17 +18,15 @@ from celery_locks.store.effects import Call
 from celery_locks.store.records import holders_of, info_of, located, revocation
 from celery_locks.store.resp import Arg
 from celery_locks.types import (
-    CLAIMED,
     DEFAULT_PREFIX,
-    QUEUED,
     RESERVATION_PREFIX,
     Conflict,
     Holder,
     LockInfo,
     LockSpec,
     Revocation,
-    history_text,
 )
+from celery_locks.validation import CLAIMED, QUEUED, history_text
 
 CALL_LIMIT = 3.0
 # For looking who waits for whom: less than a waiter has to claim its grant (CLAIM).

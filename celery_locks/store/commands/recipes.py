@@ -14,7 +14,7 @@ from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands, Ma
 from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import Command
-from celery_locks.types import history_text
+from celery_locks.validation import history_text
 
 # Longer than a call and its repetitions can take.
 _REMEMBERED_MS = 10_000

@@ -1,18 +1,22 @@
-"""The keeper, step by step: a scripted store, a clock the test moves, rarely its thread."""
+"""The renewer, step by step: a scripted store, a clock the test moves, rarely its thread."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_locks.clock import now as real_now
+from celery_locks.core import background as background_module
 from celery_locks.core import lease as lease_module
-from celery_locks.core import pending_releases as debts_module
+from celery_locks.core import pending_releases as releases_module
+from celery_locks.core import renewals as renewals_module
 from celery_locks.core import renewer as module
+from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease, State
+from celery_locks.core.renewals import ServerRenewals
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands, Lost, Mark
@@ -22,7 +26,7 @@ from tests.support.waiting import wait_until
 
 
 class Clock:
-    """A minute ahead of the real one, which a debt's first due date is taken from."""
+    """A minute ahead of the real one, from which a pending release is due."""
 
     def __init__(self) -> None:
         self.time = real_now() + 60
@@ -33,6 +37,8 @@ class Clock:
 
 class Store:
     """Answers renewals with `lost` and releases with True, or raises what it is told to."""
+
+    server = SimpleNamespace(addresses=(("localhost", 6379),))
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -54,21 +60,28 @@ class Store:
         return [call.script.verb for call in self.calls]
 
 
-class Still(Renewer):
-    """Without its thread."""
+class StillThread(BackgroundThread):
+    def _wake(self) -> None: ...
 
-    def _start(self) -> None:
-        self._wakeup_pipe = os.pipe()
+
+class Still(Renewer):
+    """Without its threads."""
+
+    def _make_thread(self, threads: Any, server: Any, jobs: Any) -> BackgroundThread:
+        return threads.setdefault(server, StillThread(jobs, self.reports))
 
     def turn(self) -> None:
-        self._pending_releases.flush(self.patience)
-        self._renew_due()
+        for thread in self._threads.values():
+            thread._run_jobs()
+
+    def first_due(self) -> float:
+        return min(thread._first_due() for thread in self._threads.values())
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for one in (module, debts_module, lease_module):
+    for one in (module, renewals_module, releases_module, background_module, lease_module):
         monkeypatch.setattr(one, "now", made.now)
     return made
 
@@ -80,10 +93,7 @@ def store() -> Store:
 
 @pytest.fixture
 def renewer(clock: Clock) -> Any:
-    made = Still()
-    yield made
-    for descriptor in made._wakeup_pipe or ():
-        os.close(descriptor)
+    return Still()
 
 
 def lease(clock: Clock, name: str = "a", ttl: float = 9, on_lost: Any = None) -> Lease:
@@ -160,8 +170,8 @@ def test_failed_renewal_is_tried_again_inside_the_lease(
     clock.time += 3
     renewer.turn()
     assert kept.state is State.SUSPENDED
-    assert clock.time < renewer._first_due() <= clock.time + 9 / 20
-    clock.time = renewer._first_due()
+    assert clock.time < renewer.first_due() <= clock.time + 9 / 20
+    clock.time = renewer.first_due()
     store.trouble = None
     renewer.turn()
     assert (kept.state, describe_entry) == (State.HELD, [])
@@ -179,7 +189,7 @@ def test_lease_is_lost_at_its_deadline_and_told_once(
         renewer.turn()
         if not renewer.tokens:
             break
-        clock.time = renewer._first_due()
+        clock.time = renewer.first_due()
     assert renewer.tokens == frozenset()
     assert [error.reason for error in describe_entry] == ["it could not be renewed in time: down"]
     assert kept.deadline <= clock.time < kept.deadline + 0.5
@@ -246,7 +256,7 @@ def test_ttl_changed_during_a_renewal_is_renewed_again_at_once(
     store.meanwhile = lambda: kept.retime(30, clock.time) if kept.ttl == 3 else None
     clock.time += 1
     renewer.turn()
-    assert renewer._first_due() <= clock.time
+    assert renewer.first_due() <= clock.time
     renewer.turn()
     assert store.calls[-1].args[2] == 30_000
 
@@ -260,7 +270,7 @@ def test_unforeseen_error_is_logged_and_retried(
     clock.time += 3
     with caplog.at_level(logging.ERROR, "celery_locks"):
         renewer.turn()
-    assert "unforeseen" in caplog.text
+    assert "unexpectedly" in caplog.text
     assert kept.state is State.SUSPENDED
 
 
@@ -271,11 +281,13 @@ def test_rescheduled_lease_is_due_by_its_new_ttl(
     renewer.add(kept, store, LockCommands("p"))
     kept.retime(3, clock.time)
     renewer.reschedule(kept.token)
-    assert renewer._first_due() == pytest.approx(clock.time + 1)
+    assert renewer.first_due() == pytest.approx(clock.time + 1)
     renewer.reschedule("unknown")
 
 
-def test_debt_is_paid_when_the_store_is_back(renewer: Still, store: Store, clock: Clock) -> None:
+def test_pending_release_is_sent_when_the_store_is_back(
+    renewer: Still, store: Store, clock: Clock
+) -> None:
     store.trouble = LockUnavailable("down")
     renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
     renewer.turn()
@@ -317,7 +329,7 @@ def test_debt_that_dies_with_its_process_is_told(
     renewer.turn()
     with caplog.at_level(logging.WARNING, "celery_locks"):
         renewer.wait_idle(0.0)
-    assert "lock 'a' could not be given back and lapses: down" in caplog.text
+    assert "lock 'a' could not be released and lapses: down" in caplog.text
 
 
 def test_debt_is_dropped_when_the_lock_lapsed_anyway(
@@ -329,18 +341,15 @@ def test_debt_is_dropped_when_the_lock_lapsed_anyway(
         for _ in range(20):
             renewer.turn()
             clock.time += 0.3
-    assert caplog.text.count("could not be given back") == 1
+    assert caplog.text.count("could not be released") == 1
     assert len(store.calls) <= 5
     assert renewer._pending_releases == {}
 
 
 def test_fork_starts_empty(renewer: Still, store: Store, clock: Clock) -> None:
     renewer.add(lease(clock), store, LockCommands("p"))
-    bell = renewer._wakeup_pipe
     renewer.after_fork()
-    assert (renewer.tokens, renewer._wakeup_pipe) == (frozenset(), None)
-    for descriptor in bell or ():
-        os.close(descriptor)
+    assert (renewer.tokens, renewer._threads) == (frozenset(), {})
 
 
 def test_thread_survives_any_error_and_renews_on(
@@ -350,15 +359,15 @@ def test_thread_survives_any_error_and_renews_on(
     renewer = Renewer()
     kept = Lease(LockSpec("a", 1), "t", 1, lease_module.now())
     failed = threading.Event()
-    real = renewer._renew_due
+    real = ServerRenewals.run
 
-    def fails_once() -> None:
+    def fail_once(renewals: ServerRenewals) -> None:
         if not failed.is_set():
             failed.set()
             raise SystemExit("nobody may end this thread")
-        real()
+        real(renewals)
 
-    monkeypatch.setattr(renewer, "_renew_due", fails_once)
+    monkeypatch.setattr(ServerRenewals, "run", fail_once)
     with caplog.at_level(logging.CRITICAL + 1, "celery_locks"):
         renewer.add(kept, store, LockCommands("p"))
         wait_until(lambda: kept.renewals >= 2, what="two renewals")

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.types import (
-    MAX_SECONDS,
-    Conflict,
-    Holder,
-    LockInfo,
-    LockSpec,
-    check_name,
-    this_process,
-)
+from celery_locks.types import Conflict, Holder, LockInfo, LockSpec, this_process
+from celery_locks.validation import MAX_SECONDS, check_name
 
 NAN, INF = float("nan"), float("inf")
 

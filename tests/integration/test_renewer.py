@@ -1,4 +1,4 @@
-"""The keeper at work: one thread, few calls, many leases."""
+"""The renewer at work: one thread per server, few calls, many leases."""
 
 import os
 import threading

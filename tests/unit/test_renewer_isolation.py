@@ -6,11 +6,13 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_locks.clock import now
+from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LockUnavailable
@@ -18,12 +20,15 @@ from celery_locks.store.commands.locks import LockCommands, Lost
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 
-VERBS = LockCommands("p", shards=4)
+SERVER = (("localhost", 6379),)
+COMMANDS = LockCommands("p", shards=4)
 WRONG_NAMES = [None, "\ud800", 7, ["x"]]
 
 
 class Store:
     """Grants everything but what is about the lock "bad", which raises ``trouble``."""
+
+    server = SimpleNamespace(addresses=SERVER)
 
     def __init__(self, trouble: Exception | None = None) -> None:
         self.trouble = trouble
@@ -52,19 +57,16 @@ def renewer() -> Iterator[Renewer]:
 
 
 @pytest.fixture
-def still() -> Iterator[Renewer]:
-    """Without its thread."""
-    made = Renewer()
-    made._wakeup_pipe = os.pipe()
-    yield made
-    for end in made._wakeup_pipe:
-        os.close(end)
+def still(monkeypatch: pytest.MonkeyPatch) -> Renewer:
+    """Without its threads."""
+    monkeypatch.setattr(BackgroundThread, "_wake", lambda thread: None)
+    return Renewer()
 
 
 def kept(renewer: Renewer, store: Store, name: str = "good") -> Lease:
     """A lease that is renewed three times a second."""
     lease = Lease(LockSpec(name, 1), f"t-{name}", 1, now())
-    renewer.add(lease, store, VERBS)
+    renewer.add(lease, store, COMMANDS)
     return lease
 
 
@@ -73,13 +75,13 @@ def wait_renewed(lease: Lease, times: int = 4) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG_NAMES, ids=repr)
-def test_debt_of_an_impossible_name_is_dropped_after_one_line(
+def test_pending_release_of_an_impossible_name_is_dropped_after_one_line(
     name: Any, renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One such message made the thread spin for an hour, and renew nothing."""
     store = Store()
-    renewer.release_later(name, "t", store, VERBS, now() + 3600)
-    renewer.release_later("other", "u", store, VERBS, now() + 3600)
+    renewer.release_later(name, "t", store, COMMANDS, now() + 3600)
+    renewer.release_later("other", "u", store, COMMANDS, now() + 3600)
     wait_renewed(kept(renewer, store))
     assert store.released == ["other"]
     assert len(caplog.records) == 1, caplog.text
@@ -87,42 +89,42 @@ def test_debt_of_an_impossible_name_is_dropped_after_one_line(
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a"])
-def test_debt_no_call_can_be_made_of_is_dropped(
+def test_pending_release_no_call_can_be_made_of_is_dropped(
     name: str, still: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one shard no name is looked at before the call is made."""
-    debts, store, renewer = still._pending_releases, Store(), still
+    releases, store, renewer = still._pending_releases, Store(), still
     renewer.release_later(name, "t", store, LockCommands("p"), now() + 3600, marks=[("too short",)])  # type: ignore[list-item]
     for _ in range(3):
-        debts.flush(renewer.patience)
-    assert debts == {}
+        releases.flush(SERVER, lambda calls: 0.1)
+    assert releases == {}
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-def test_debt_that_fails_in_an_unforeseen_way_is_logged_once_and_tried_ever_more_rarely(
+def test_pending_release_that_fails_in_an_unforeseen_way_is_logged_once_and_tried_ever_more_rarely(
     still: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be a passing error, and a mark that says that work is done must not be lost."""
-    debts, store, renewer = still._pending_releases, Store(KeyError("a bug of ours")), still
+    releases, store, renewer = still._pending_releases, Store(KeyError("a bug of ours")), still
     names = [
         "bad",
-        *(name for name in map(str, range(99)) if VERBS.root(name) == VERBS.root("bad")),
+        *(name for name in map(str, range(99)) if COMMANDS.root(name) == COMMANDS.root("bad")),
     ]
     for name in names[:4]:
-        renewer.release_later(name, f"t-{name}", store, VERBS, now() + 3600)
+        renewer.release_later(name, f"t-{name}", store, COMMANDS, now() + 3600)
     pauses = []
     for _ in range(4):
-        debts.flush(renewer.patience)
-        pauses.append(debts["t-bad"].due - now())
-        debts["t-bad"].due = now()
+        releases.flush(SERVER, lambda calls: 0.1)
+        pauses.append(releases["t-bad"].due - now())
+        releases["t-bad"].due = now()
     assert store.released == names[1:4], "others of the same place wait for it"
     assert store.bad == 4
     assert pauses == sorted(pauses)
     assert pauses[-1] > 4 * pauses[0]
     assert len(caplog.records) == 1, caplog.text
     store.trouble = LockUnavailable("down")
-    debts.flush(renewer.patience)
-    assert debts["t-bad"].trouble == "down"
+    releases.flush(SERVER, lambda calls: 0.1)
+    assert releases["t-bad"].trouble == "down"
 
 
 class BackgroundJob:
@@ -137,18 +139,18 @@ class BackgroundJob:
         raise KeyError("a bug of ours")
 
 
-def test_failing_chore_costs_neither_the_others_nor_the_processor(
+def test_failing_job_costs_neither_the_others_nor_the_processor(
     renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chores, store = [BackgroundJob(), BackgroundJob()], Store()
-    for chore in chores:
-        renewer.add_job(chore)
+    jobs, store = [BackgroundJob(), BackgroundJob()], Store()
+    for job in jobs:
+        renewer.add_job(job)
     began = now()
     wait_renewed(kept(renewer, store), 6)
     most = (now() - began) / 0.25 + 2
-    runs = [chore.runs for chore in chores]
-    for chore in chores:
-        chore.due = math.inf
+    runs = [job.runs for job in jobs]
+    for job in jobs:
+        job.due = math.inf
     assert all(1 <= times <= most for times in runs), runs
     assert len(caplog.records) == 1, caplog.text
 
@@ -181,7 +183,7 @@ def test_lease_whose_renewal_fails_takes_none_of_its_batch_with_it(
 ) -> None:
     """What the store has of one lock may be unreadable; all go in one call."""
     store = Store(ValueError("unreadable"))
-    same = [n for n in map(str, range(99)) if VERBS.root(n) == VERBS.root("bad")]
+    same = [n for n in map(str, range(99)) if COMMANDS.root(n) == COMMANDS.root("bad")]
     caplog.set_level(logging.ERROR, "celery_locks")
     leases = [kept(renewer, store, name) for name in ("bad", *same[:3])]
     for lease in leases[1:]:
@@ -195,14 +197,14 @@ def test_lease_that_fails_to_hear_of_its_loss_takes_none_with_it(
 ) -> None:
     store = Store()
     first, second = kept(renewer, store, "a"), kept(renewer, store, "b")
-    monkeypatch.setattr(type(first), "renewed", fail_for(first, type(first).renewed))
+    monkeypatch.setattr(type(first), "mark_renewed", fail_for(first, type(first).mark_renewed))
     wait_renewed(second, 6)
 
 
 def fail_for(lease: Lease, original: Any) -> Any:
-    def renewed(self: Lease, *args: Any) -> None:
+    def mark_renewed(self: Lease, *args: Any) -> None:
         if self is lease:
             raise KeyError("a bug of ours")
         original(self, *args)
 
-    return renewed
+    return mark_renewed

@@ -1,0 +1,173 @@
+"""The renewals of one server: a background job that renews every lease that is due.
+
+A renewal that fails is tried again until the lease's deadline, then the lease is told that it is
+lost. An unexpected failure of one lease affects no other lease.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from celery_locks.clock import now
+from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
+from celery_locks.core.pending_releases import group_by_shard
+from celery_locks.errors import LockUnavailable
+from celery_locks.logs import Reports
+from celery_locks.store.commands.locks import (
+    CALL_LIMIT,
+    RENEW_BATCH,
+    LockCommands,
+    Lost,
+    Renewal,
+    budget_of,
+)
+from celery_locks.store.effects import Store
+
+# A lease that would be due within this part of its interval is renewed along with the others.
+_COALESCE = 0.25
+
+
+@dataclass(slots=True)
+class RenewalEntry:
+    """A lease to renew, the store it lives in, and when it is due."""
+
+    lease: BaseLease
+    store: Store
+    commands: LockCommands
+    due: float
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.lease.name
+
+    def schedule(self, again: bool = False) -> None:
+        """Set the next renewal: in a third of the ttl, or at once if the ttl changed meanwhile."""
+        self.failed = False
+        self.due = now() + (0.0 if again else self.lease.ttl / 3)
+
+    def schedule_retry(self) -> None:
+        """Set the next try after a failure: soon, and at the deadline at the latest."""
+        self.failed = True
+        gap = max(0.05, self.lease.ttl / 20)
+        self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
+
+
+def shortest_budget(entries: list[RenewalEntry]) -> float:
+    return max(0.05, budget_of(min((entry.lease.ttl for entry in entries), default=CALL_LIMIT)))
+
+
+class ServerRenewals:
+    """The job that renews the leases of one server."""
+
+    def __init__(
+        self, server: Hashable, entries: dict[str, RenewalEntry], reports: Reports
+    ) -> None:
+        self._server = server
+        self._all = entries
+        self._reports = reports
+
+    @property
+    def due(self) -> float:
+        return min((entry.due for entry in self._entries()), default=math.inf)
+
+    def _entries(self) -> list[RenewalEntry]:
+        server = self._server
+        return [
+            entry for entry in list(self._all.values()) if entry.store.server.addresses == server
+        ]
+
+    def patience(self, calls: int = 1) -> float:
+        """So short that even if every call of this round times out, no lease misses its renewal."""
+        return max(0.05, shortest_budget(self._entries()) / max(1, calls))
+
+    def run(self) -> None:
+        """Renew what is due, and what soon will be."""
+        self._discard_ended()
+        entries = self._entries()
+        moment = now()
+        if not any(entry.due <= moment for entry in entries):
+            return
+        due = [it for it in entries if it.due - it.lease.ttl / 3 * _COALESCE <= moment]
+        batches = _batches(due, self._drop)
+        # Shards that failed last time come last. A shard that answers leaves its time to the rest,
+        # so a slow but living server has more of it than an equal share.
+        batches.sort(key=lambda batch: any(entry.failed for entry in batch))
+        ends = moment + self.patience()
+        for still, batch in zip(reversed(range(len(batches))), batches, strict=True):
+            left = ends - now()
+            self._renew(batch, max(0.05, left / 2 if still else left))
+
+    def _discard_ended(self) -> None:
+        """Stop renewing leases that ``check`` found past their deadline: nobody uses them."""
+        for entry in self._entries():
+            if entry.lease.has_ended:
+                self._discard(entry)
+
+    def _discard(self, entry: RenewalEntry) -> None:
+        self._all.pop(entry.lease.token, None)
+
+    def _renew(self, batch: list[RenewalEntry], budget: float) -> None:
+        first = batch[0]
+        sent_at = now()
+        # The call may not outlast a deadline: the holder must hear of it then.
+        in_time = max(0.05, min(budget, min(it.lease.deadline for it in batch) - sent_at))
+        renewals = [Renewal(it.lease.name, it.lease.token, it.lease.ttl) for it in batch]
+        try:
+            lost = first.store.perform(first.commands.renew(renewals, in_time))
+        except Exception as error:  # noqa: BLE001
+            if not isinstance(error, LockUnavailable):
+                self._reports.failure("renewing %d locks failed unexpectedly", len(batch))
+                if len(batch) > 1:  # perhaps because of one of them
+                    for entry in batch:
+                        self._renew([entry], budget / len(batch))
+                    return
+            for entry in batch:
+                self._try(partial(self._on_failure, entry, error))
+            return
+        for entry, renewal in zip(batch, renewals, strict=True):
+            self._try(partial(self._on_reply, entry, renewal, lost, sent_at))
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """Run the step of one lease; its failure must not affect the others."""
+        try:
+            step()
+        except BaseException:  # noqa: BLE001
+            self._reports.failure("the lock renewer failed at a lease and continues")
+
+    def _on_reply(self, entry: RenewalEntry, renewal: Renewal, lost: Lost, sent_at: float) -> None:
+        if renewal.token in lost:
+            self._discard(entry)
+            entry.lease.lose(NOT_ON_SERVER, lost.revoked.get(renewal.token))
+            return
+        entry.schedule(again=renewal.ttl != entry.lease.ttl)
+        entry.lease.mark_renewed(sent_at, renewal.ttl)
+        if renewal.token in lost.stops:
+            entry.lease.request_stop()
+
+    def _on_failure(self, entry: RenewalEntry, error: Exception) -> None:
+        if now() >= entry.lease.deadline:
+            self._discard(entry)
+            entry.lease.lose(f"it could not be renewed in time: {error}")
+        else:
+            entry.lease.suspend(error)
+            entry.schedule_retry()
+
+    def _drop(self, entry: RenewalEntry) -> None:
+        self._reports.failure("lock %r cannot be renewed: no call can be made of it", entry.name)
+        self._discard(entry)
+        entry.lease.lose("it cannot be renewed")
+
+
+def _batches(
+    entries: list[RenewalEntry], drop: Callable[[RenewalEntry], None]
+) -> list[list[RenewalEntry]]:
+    """Return the entries of each call: those of one shard, up to ``RENEW_BATCH``."""
+    return [
+        group[start : start + RENEW_BATCH]
+        for group in group_by_shard(entries, drop)
+        for start in range(0, len(group), RENEW_BATCH)
+    ]

@@ -1,0 +1,116 @@
+"""Requests for a lock: the options of an acquire and what they become; for sync and async alike."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+
+from celery_locks.clock import now
+from celery_locks.core.lease import BaseLease, LostCallback, StopCallback
+from celery_locks.core.owners import Owner, caller, owner_here
+from celery_locks.signatures import shows_options
+from celery_locks.store.commands.locks import AcquireExtras, LockCommands
+from celery_locks.types import DEFAULT_PREFIX, DEFAULT_TTL, Holder, LockSpec
+from celery_locks.validation import Wait, check_not_reserved
+
+L = TypeVar("L", bound=BaseLease)
+CLUSTER_SHARDS = 16
+
+
+class Layout(TypedDict, total=False):
+    """Options that must be the same in every process that shares the locks, but for ``ttl``."""
+
+    prefix: str
+    shards: int
+    ttl: float
+
+
+class AcquireOptions(TypedDict, total=False):
+    """The options of an acquire; they mean the same everywhere in this library."""
+
+    ttl: float
+    limit: int
+    wait: Wait | None
+    at_least: float
+    reentrant: bool
+    on_lost: LostCallback | None
+    on_stop: StopCallback | None
+    holder: Holder | None
+
+
+# The defaults; that of ``ttl`` is the ttl of the ``Locks``.
+_DEFAULTS: dict[str, Any] = {
+    "ttl": DEFAULT_TTL,
+    "limit": 1,
+    "wait": None,
+    "at_least": 0.0,
+    "reentrant": False,
+    "on_lost": None,
+    "on_stop": None,
+    "holder": None,
+}
+shows_acquire_options = shows_options(_DEFAULTS, AcquireOptions.__annotations__)
+
+
+def layout_of(store: Any, options: Layout) -> tuple[LockCommands, float]:
+    """Return the commands and the default ttl of a layout.
+
+    A Cluster spreads its locks over more shards than it has primaries; one server needs one.
+    """
+    shards = options.get("shards", CLUSTER_SHARDS if store.server.topology == "cluster" else 1)
+    ttl = options.get("ttl", DEFAULT_TTL)
+    LockSpec("ttl", ttl)
+    return LockCommands(options.get("prefix", DEFAULT_PREFIX), shards), ttl
+
+
+def new_token() -> str:
+    """Return a random token; each acquire has its own."""
+    return os.urandom(12).hex()
+
+
+class AcquireRequest(NamedTuple, Generic[L]):
+    """One request for a lock, which started at ``began``.
+
+    ``owner`` is the context that holds the lock until it releases it itself; a lease that may be
+    passed on has none. ``reentrant``: the owner may acquire a lock that it holds once more.
+
+    The other fields are for tasks: their token comes from another process, which may also renew
+    the lease. ``policy`` is for events only.
+    """
+
+    spec: LockSpec
+    holder: Holder
+    token: str
+    began: float
+    on_lost: LostCallback | None = None
+    owner: Owner | None = None
+    reentrant: bool = False
+    lease_class: type[L] | None = None
+    renewed_elsewhere: bool = False
+    extras: AcquireExtras | None = None
+    policy: str = "direct"
+
+
+def spec_of(name: str, default_ttl: float, options: AcquireOptions) -> LockSpec:
+    check_not_reserved(name)
+    return LockSpec(
+        name,
+        options.get("ttl", default_ttl),
+        options.get("limit", 1),
+        options.get("wait"),
+        options.get("at_least", 0.0),
+    )
+
+
+def request_of(
+    spec: LockSpec, token: str, options: AcquireOptions, is_block: bool
+) -> AcquireRequest[Any]:
+    """Return the caller's request, in the name of the task that runs here if there is one.
+
+    A hold that ends with its block has an owner, and so has a reentrant one. Any other lease may be
+    released anywhere, and a holder that the caller passes describes itself.
+    """
+    reentrant, given = options.get("reentrant", False), options.get("holder")
+    owner = owner_here() if reentrant or (is_block and not given) else None
+    holder, on_lost = given or caller(owner), options.get("on_lost")
+    return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant)
