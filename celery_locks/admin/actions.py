@@ -52,7 +52,7 @@ def force_release(
 
 
 def _taken(locks: Locks, name: str, token: str, words: tuple[str, str]) -> tuple[Holder, ...]:
-    call = AdminCommands(locks.commands).force_release(name, token, *words, question=new_token())
+    call = AdminCommands(locks.commands).force_release(name, token, *words, request_id=new_token())
     taken: tuple[Holder, ...] = locks.perform(call)
     return taken
 
@@ -76,7 +76,7 @@ def stop(
     They keep the lock until they end.
     """
     check_name(name)
-    call = locks.commands.stop(name, token or "", *_signed(by, reason), question=new_token())
+    call = locks.commands.stop(name, token or "", *_signed(by, reason), request_id=new_token())
     asked: tuple[Holder, ...] = locks.perform(call)
     return asked
 
@@ -111,7 +111,7 @@ def _acts(locks: Locks, root: str, of: Literal["log", "past"]) -> Iterator[Histo
         page: HistoryPage = locks.perform(
             AdminCommands(locks.commands).history(root, before, of=of)
         )
-        yield from page.acts
+        yield from page.entries
         before = page.before
         if not before:
             return

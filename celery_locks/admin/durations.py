@@ -35,7 +35,7 @@ def usual(locks: Locks, tasks: Iterable[str] | None = None) -> dict[str, Usual]:
     holds: dict[str, list[float]] = {}
     for root in locks.commands.roots:
         found: Mapping[str, list[float]] = locks.perform(
-            AdminCommands(locks.commands).usual(root, asked or ())
+            AdminCommands(locks.commands).durations(root, asked or ())
         )
         for task, seconds in found.items():
             holds.setdefault(task, []).extend(seconds)

@@ -8,20 +8,20 @@ and the list of work that is no longer marked as done. Notes of revocation lapse
 from __future__ import annotations
 
 from celery_locks.core.locks import Locks
-from celery_locks.store.commands.admin import TRIMMED, AdminCommands, Trimmed
+from celery_locks.store.commands.admin import PRUNED_KEYS, AdminCommands, PruneStep
 
 
 def trim(locks: Locks, *, dry_run: bool = False) -> int:
     """How many entries were removed, or would be; none that anybody may still need."""
     roots = locks.commands.roots
-    return sum(_trimmed(locks, root, part, dry_run) for root in roots for part in TRIMMED)
+    return sum(_trimmed(locks, root, part, dry_run) for root in roots for part in PRUNED_KEYS)
 
 
 def _trimmed(locks: Locks, root: str, part: str, dry_run: bool) -> int:
     total, cursor = 0, "0"
     while True:
-        step: Trimmed = locks.perform(
-            AdminCommands(locks.commands).trim(root, part, cursor, dry_run=dry_run)
+        step: PruneStep = locks.perform(
+            AdminCommands(locks.commands).prune(root, part, cursor, dry_run=dry_run)
         )
         total, cursor = total + step.entries, step.cursor
         if cursor == "0":

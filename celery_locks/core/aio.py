@@ -172,7 +172,7 @@ class AsyncLocks:
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """As ``Locks.stop``."""
         check_name(name)
-        call = self.commands.stop(name, token or "", question=new_token())
+        call = self.commands.stop(name, token or "", request_id=new_token())
         asked: tuple[Holder, ...] = await self._store.perform(call)
         return asked
 

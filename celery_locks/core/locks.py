@@ -296,7 +296,7 @@ class Locks:
         It keeps the lock until it ends; ``admin.force_release`` takes it away.
         """
         check_name(name)
-        call = self.commands.stop(name, token or "", question=new_token())
+        call = self.commands.stop(name, token or "", request_id=new_token())
         asked: tuple[Holder, ...] = self.perform(call)
         return asked
 

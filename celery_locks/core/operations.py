@@ -204,7 +204,7 @@ class Operations(Generic[L]):
             ask.owner.leases.pop(ask.token, None)
         in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
         if in_doubt or not isinstance(error, _NOTHING_ACQUIRED):
-            once = ask.extras.once if ask.extras else None
+            once = ask.extras.idempotency if ask.extras else None
             if ask.owner and isinstance(error, LockUnavailable):
                 ask.owner.change_id()
             # Nor was anything begun, whatever mark says so.
@@ -252,7 +252,7 @@ class Operations(Generic[L]):
                 fence = yield WaitForHandover(
                     root, token, min(left, REPOLL, answer.lapses_in + 0.005)
                 )
-                may_enter = not (holder.job_id or (ask.extras and ask.extras.once))
+                may_enter = not (holder.job_id or (ask.extras and ask.extras.idempotency))
                 if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                     # Handed over after we were told "busy", so at the earliest when we asked that.
                     # Otherwise we confirm: after a longer wait one more exchange is nothing.

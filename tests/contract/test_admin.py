@@ -189,7 +189,7 @@ def test_act_asked_again_does_not_meet_who_came_since(place: Place, verb: str) -
     first = locks.acquire("a", ttl=30)
     assert first is not None
     owner = locks.commands if verb == "stop" else AdminCommands(locks.commands)
-    call = getattr(owner, verb)("a", "", "ann", "hung", question="question")
+    call = getattr(owner, verb)("a", "", "ann", "hung", request_id="question")
     answer = locks.perform(call)
     assert [holder.token for holder in answer] == [first.token]
     first.release()
@@ -208,7 +208,7 @@ def test_history_keeps_the_last_thousand_or_so(place: Place) -> None:
         locks.perform(locks.commands.acquire(LockSpec("a"), f"t{number}", Holder()))
         locks.perform(
             AdminCommands(locks.commands).force_release(
-                "a", "", "ann", str(number), question=f"{number}"
+                "a", "", "ann", str(number), request_id=f"{number}"
             )
         )
     acts = admin.history(locks, "a", limit=5000)

@@ -106,8 +106,10 @@ def test_place_in_the_queue_is_no_hold(place: Place, locks: Locks) -> None:
         age(place, locks, token, 100)
     release(locks, "back", reservation_token("back"))
     take(locks, "begun", "run", Holder(task_id="begun", task="bill"))
-    frees = ("beside" + QUEUED, reservation_token("beside" + QUEUED))
-    take(locks, "beside", "run2", Holder(task_id="beside", task="bill"), frees=frees)
+    reservation = ("beside" + QUEUED, reservation_token("beside" + QUEUED))
+    take(
+        locks, "beside", "run2", Holder(task_id="beside", task="bill"), release_on_grant=reservation
+    )
     lapse(place, locks, "lapsed", reservation_token("lapsed"))
     assert take(locks, "lapsed", "other", message) > 0
     assert past(locks) == []

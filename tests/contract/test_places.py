@@ -12,7 +12,7 @@ from celery_locks.store.commands.locks import (
     AcquireExtras,
     Done,
     ReplacedReservation,
-    ended,
+    ended_mark,
     reservation_token,
 )
 from celery_locks.types import LockSpec
@@ -58,7 +58,7 @@ def test_beginning_frees_the_place_beside(locks: Locks, place: Place, number: in
     """One call for two locks, which on a Cluster must be on one shard whatever the name."""
     name = f"lock-{number}"
     published(locks, name + QUEUED, "one")
-    begun(locks, name, "one", frees=(name + QUEUED, reservation_token("one")))
+    begun(locks, name, "one", release_on_grant=(name + QUEUED, reservation_token("one")))
     assert locks.info(name + QUEUED) is None
     assert tokens(locks, name) == ["run-one"]
     locks.perform(locks.commands.release(name, "run-one"))
@@ -67,10 +67,10 @@ def test_beginning_frees_the_place_beside(locks: Locks, place: Place, number: in
 
 def test_beginning_twice_is_safe(locks: Locks, place: Place) -> None:
     """Its reply was lost and it asks again, or it was handed the lock in line and confirms."""
-    frees = ("a" + QUEUED, reservation_token("one"))
-    fence = begun(locks, "a", "one", frees=frees)
-    published(locks, *frees[:1], "one")
-    assert begun(locks, "a", "one", frees=frees) == fence
+    reservation = ("a" + QUEUED, reservation_token("one"))
+    fence = begun(locks, "a", "one", release_on_grant=reservation)
+    published(locks, *reservation[:1], "one")
+    assert begun(locks, "a", "one", release_on_grant=reservation) == fence
     assert locks.info("a" + QUEUED) is None
 
 
@@ -78,20 +78,20 @@ def test_a_place_is_taken_only_from_a_message(locks: Locks, place: Place) -> Non
     """And keeps the time of the first, from which a window is counted."""
     published(locks, "a", "one")
     since = locks.holders("a")[0].acquired_at
-    taken = published(locks, "a", "two", replaces=reservation_token("one"))
+    taken = published(locks, "a", "two", replace=reservation_token("one"))
     assert isinstance(taken, ReplacedReservation)
     assert tokens(locks, "a") == [reservation_token("two")]
     assert locks.holders("a")[0].acquired_at == since
     begun(locks, "a", "two")
-    assert isinstance(published(locks, "a", "three", replaces=reservation_token("two")), Conflict)
-    assert isinstance(published(locks, "a", "three", replaces="run-two"), Conflict)
+    assert isinstance(published(locks, "a", "three", replace=reservation_token("two")), Conflict)
+    assert isinstance(published(locks, "a", "three", replace="run-two"), Conflict)
     assert tokens(locks, "a") == ["run-two"]
 
 
 def test_a_place_is_taken_also_by_who_hears_it_only_the_second_time(locks: Locks) -> None:
     """Else the publisher whose reply was lost would not mark the other, and both would run."""
     published(locks, "a", "one")
-    taken = [published(locks, "a", "two", replaces=reservation_token("one")) for _ in range(2)]
+    taken = [published(locks, "a", "two", replace=reservation_token("one")) for _ in range(2)]
     assert all(isinstance(one, ReplacedReservation) for one in taken)
     assert taken[0] == taken[1]
     assert tokens(locks, "a") == [reservation_token("two")]
@@ -99,7 +99,7 @@ def test_a_place_is_taken_also_by_who_hears_it_only_the_second_time(locks: Locks
 
 def test_a_place_that_is_gone_is_not_taken(locks: Locks, place: Place) -> None:
     """It was freed meanwhile: granted like any other, and nobody was replaced."""
-    fence = published(locks, "a", "two", replaces=reservation_token("one"))
+    fence = published(locks, "a", "two", replace=reservation_token("one"))
     assert isinstance(fence, int)
     assert not isinstance(fence, ReplacedReservation)
 
@@ -107,10 +107,10 @@ def test_a_place_that_is_gone_is_not_taken(locks: Locks, place: Place) -> None:
 def test_a_replaced_message_does_not_begin(locks: Locks, place: Place) -> None:
     """Marked by the publisher, or by the beginning of the one that replaced it."""
     published(locks, "a", "one")
-    published(locks, "a", "two", replaces=reservation_token("one"))
+    published(locks, "a", "two", replace=reservation_token("one"))
     assert begun(locks, "a", "one") == Done(is_being_replaced=True)
     assert begun(locks, "a" + QUEUED, "one") == Done(is_being_replaced=True)
-    begun(locks, "a", "two", supersedes=("one", 60.0))
+    begun(locks, "a", "two", supersede=("one", 60.0))
     assert begun(locks, "a", "one") == Done(was_replaced=True)
     locks.perform(locks.commands.supersede("a", "three", 60.0))
     assert begun(locks, "a", "three") == Done(was_replaced=True)
@@ -121,7 +121,7 @@ def test_a_copy_hears_whether_the_attempt_that_ended_leaves_a_result(locks: Lock
     """Without one nobody need wait for it; the next attempt is another one still."""
     first = Holder(task_id="one")
     for leaves_result in (True, False):
-        mark = ended(first, 60, leaves_result=leaves_result)
+        mark = ended_mark(first, 60, leaves_result=leaves_result)
         locks.perform(locks.commands.release("a", "t", marks=[mark]))
         assert begun(locks, "a", "one") == Done(leaves_result=leaves_result)
     second = locks.commands.acquire(
@@ -137,7 +137,7 @@ def test_a_place_of_a_limit_is_taken_alone(locks: Locks, place: Place) -> None:
     published(locks, "a", "one", limit=2)
     published(locks, "a", "two", limit=2)
     assert isinstance(published(locks, "a", "three", limit=2), Conflict)
-    taken = published(locks, "a", "three", limit=2, replaces=reservation_token("two"))
+    taken = published(locks, "a", "three", limit=2, replace=reservation_token("two"))
     assert isinstance(taken, ReplacedReservation)
     assert sorted(tokens(locks, "a")) == [reservation_token("one"), reservation_token("three")]
 

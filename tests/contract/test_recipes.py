@@ -35,7 +35,7 @@ from celery_locks.recipes import (
     unclaim,
 )
 from celery_locks.store.commands.locks import Mark
-from celery_locks.store.commands.recipes import RecipeCommands, _memo
+from celery_locks.store.commands.recipes import RecipeCommands, _memo_key
 from tests.contract.places import ClusterPlace, Place, in_loop, make_place
 from tests.support.waiting import wait_until
 
@@ -369,7 +369,7 @@ def test_drain_of_a_key_that_has_no_tag_loses_nothing(locks: Locks, place: Place
     ],
 )
 def test_drain_memo_is_in_the_slot_of_the_list(list_key: str, memo: str) -> None:
-    assert _memo(list_key, "t") == memo
+    assert _memo_key(list_key, "t") == memo
 
 
 def test_buffer_absorbs_in_order(locks: Locks, place: Place) -> None:
@@ -442,7 +442,7 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by
 
 def test_buffer_push_repeated_is_one_message(locks: Locks) -> None:
     buffer = Buffer(locks, "memory")
-    call = RecipeCommands(locks.commands).push(buffer._place("ann"), "1", "question")
+    call = RecipeCommands(locks.commands).push(buffer._user_buffer("ann"), "1", "question")
     assert [locks.perform(call), locks.perform(call)] == [1, 1]
 
 
@@ -453,9 +453,9 @@ def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
     batch = locks.follow(buffer._take("ann", None, new_token()))
     assert batch is not None
     commands, token = RecipeCommands(locks.commands), batch.lease.token
-    end = commands.end_batch(buffer._place("ann"), token, "question", done=True)
+    end = commands.end_batch(buffer._user_buffer("ann"), token, "question", is_completed=True)
     assert [locks.perform(end), locks.perform(end)] == [True, True]
-    other = commands.end_batch(buffer._place("ann"), token, "another", done=True)
+    other = commands.end_batch(buffer._user_buffer("ann"), token, "another", is_completed=True)
     assert locks.perform(other) is False
     batch.lease.release()
 

@@ -32,7 +32,7 @@ from celery_locks.types import Conflict, Holder, LockInfo, LockSpec
 from tests.servers.embedded import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 1000, 60_000  # ms, as ends.lua and common.lua have them
+CLAIM, FORGET = 1000, 60_000  # ms, as in handover.lua and common.lua
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 
@@ -227,10 +227,10 @@ class FakeWorld(World):
 
 
 class VirtualScript(Script):
-    """A verb that reads the time from a key."""
+    """A script that reads the time from a key."""
 
     def __init__(self, real: Script) -> None:
-        super().__init__(real.verb)
+        super().__init__(real.name)
         self._real = real
 
     @cached_property
@@ -252,7 +252,7 @@ class ServerWorld(World):
         self.raw.hset("m:{0}:clock", mapping={"s": seconds, "us": rest})
 
     def perform(self, call: Call) -> Any:
-        script = self._scripts.setdefault(call.script.verb, VirtualScript(call.script))
+        script = self._scripts.setdefault(call.script.name, VirtualScript(call.script))
         return super().perform(Call(script, call.root, call.args, call.parse, call.budget))
 
     def close(self) -> None:
@@ -368,7 +368,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, pick=picks, one=st.sampled_from([True, True, True, False]))
     def force_release(self, name: str, pick: int, one: bool) -> None:
         token = self._someone(name, pick) if one else ""
-        call = AdminCommands(self.commands).force_release(name, token, question=new_token())
+        call = AdminCommands(self.commands).force_release(name, token, request_id=new_token())
         taken = self.world.perform(call)
         assert {h.token for h in taken} == self.model.force_release(name, token)
 

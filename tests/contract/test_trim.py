@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, Locks, admin
-from celery_locks.store.commands.admin import TRIMMED, AdminCommands
+from celery_locks.store.commands.admin import PRUNED_KEYS, AdminCommands
 from celery_locks.store.commands.locks import PAGE, reservation_token
 from celery_locks.types import LockSpec
 from tests.contract.places import Place
@@ -97,7 +97,7 @@ def test_trim_goes_in_steps(place: Place, locks: Locks) -> None:
     root = locks.commands.root("")
     for number in range(400):
         place.raw.delete(f"{root}h:n{number}")
-    cursor, count = locks.perform(AdminCommands(locks.commands).trim(root, TRIMMED[0]))
+    cursor, count = locks.perform(AdminCommands(locks.commands).prune(root, PRUNED_KEYS[0]))
     assert cursor != "0"
     assert PAGE <= count < 2 * PAGE
     assert count + admin.trim(locks) == 800
