@@ -1,4 +1,4 @@
-"""Renewing 1,000 leases: the keeper's way, in batches, against one call each."""
+"""Renew 1,000 leases: in batches, as the renewer does, against one call each."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def _candidates(
 
 
 def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
-    """What the keeper's thread does when all of them are due, done in this one."""
+    """Return what the renewer's thread does when all leases are due, to run in this thread."""
     renewer = Renewer()
-    charges = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
-    renewer._entries = charges
+    entries = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
+    renewer._entries = entries
 
     def tick() -> None:
         renewed = leases[-1].renewals
-        for charge in charges.values():
-            charge.due = 0.0
+        for entry in entries.values():
+            entry.due = 0.0
         renewer._renew_due()
         assert leases[-1].renewals == renewed + 1
 

@@ -18,7 +18,7 @@ CALLS: dict[str, Callable[[LockCommands, str], Call]] = {
     "list": lambda commands, root: commands.page(),
     "history of acts": lambda commands, root: AdminCommands(commands).history(root),
     "history of holds": lambda commands, root: AdminCommands(commands).history(root, of="past"),
-    "usual": lambda commands, root: AdminCommands(commands).usual(root),
+    "usual": lambda commands, root: AdminCommands(commands).durations(root),
     **{
         f"trim of {part}": lambda commands, root, part=part: AdminCommands(commands).prune(
             root, part
