@@ -1,7 +1,7 @@
 """How long a task usually has its lock, by its past holds.
 
 The store keeps the last 16 holds of each task, a shard: those of a second or more that ended by
-their own release (``note_past`` in ``ends.lua``). Shorter ones do not count.
+their own release (``note_past`` in ``past.lua``). Shorter ones do not count.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class State(StrEnum):
     RELEASED = "released"
 
 
-# A hold of so many seconds is written down when it ends (note_past in ends.lua).
+# A hold of so many seconds is written down when it ends (note_past in past.lua).
 NOTED = 1.0
 NOT_ON_SERVER = "the lock server no longer has it: taken over, freed or wiped"
 
