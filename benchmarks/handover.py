@@ -105,8 +105,8 @@ def _commands_between(
     server: EmbeddedServer, names: tuple[str, ...], window: tuple[float, float]
 ) -> int:
     counts = []
-    for moment in window:
-        time.sleep(max(0.0, moment - time.monotonic()))
+    for at in window:
+        time.sleep(max(0.0, at - time.monotonic()))
         stats = server.info("commandstats")
         lines = [stats.get(f"cmdstat_{name}", "calls=0,") for name in names]
         counts.append(sum(int(line.split(",")[0].removeprefix("calls=")) for line in lines))

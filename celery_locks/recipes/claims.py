@@ -12,7 +12,7 @@ from celery_locks.core.lease import BaseLease
 from celery_locks.core.locks import Locks
 from celery_locks.core.operations import new_token
 from celery_locks.errors import LockUsageError
-from celery_locks.recipes.idempotent import JSON, begin, give_up, release
+from celery_locks.recipes.idempotent import JSON, acquire_once, release, release_failed
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands
@@ -99,16 +99,16 @@ def claim_or_create(
 def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]) -> Any:
     token = new_token()
     try:
-        begun = locks.follow(_read_then_begin(locks, spec, once, token))
-        if isinstance(begun, Repeat):
-            return False, begun.result
+        outcome = locks.follow(_read_or_acquire(locks, spec, once, token))
+        if isinstance(outcome, Repeat):
+            return False, outcome.result
         try:
             value = factory()
             _check_value(value)
         except BaseException as error:
-            locks.follow(give_up(locks, begun, once, error))
+            locks.follow(release_failed(locks, outcome, once, error))
             raise
-        return locks.follow(_bind(locks, begun, once, value))
+        return locks.follow(_bind(locks, outcome, once, value))
     except BaseException:
         # The exception of a signal handler may be raised between any two of these steps.
         locks.operations.release_if_acquired(token)
@@ -118,18 +118,18 @@ def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]
 async def _create_async(
     locks: AsyncLocks, spec: LockSpec, once: Once, factory: Callable[[], Any]
 ) -> Any:
-    begun = await locks.follow(_read_then_begin(locks, spec, once, new_token()))
-    if isinstance(begun, Repeat):
-        return False, begun.result
+    outcome = await locks.follow(_read_or_acquire(locks, spec, once, new_token()))
+    if isinstance(outcome, Repeat):
+        return False, outcome.result
     try:
         value = factory()
         if inspect.isawaitable(value):
             value = await value
         _check_value(value)
     except BaseException as error:
-        await locks.follow(give_up(locks, begun, once, error))
+        await locks.follow(release_failed(locks, outcome, once, error))
         raise
-    return await locks.follow(_bind(locks, begun, once, value))
+    return await locks.follow(_bind(locks, outcome, once, value))
 
 
 def _bind(
@@ -153,13 +153,13 @@ def _check_value(value: Any) -> None:
         raise LockUsageError(f"the factory made {size} bytes of JSON; {RESULT_BYTES} is the most")
 
 
-def _read_then_begin(
+def _read_or_acquire(
     locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
 ) -> Operation[Any]:
     current = yield RecipeCommands(locks.commands).read(spec.name, once.mark)
     if current:
         return once.repeat(current)
-    return (yield from begin(locks, spec, once, token))
+    return (yield from acquire_once(locks, spec, once, token))
 
 
 @overload

@@ -129,15 +129,15 @@ def _decorate_sync(locks: Locks, work: _Work) -> Callable[..., Any]:
     def run_once(*args: Any, **kwargs: Any) -> Any:
         (spec, once), token = work.prepare(args, kwargs), new_token()
         try:
-            begun = locks.follow(begin(locks, spec, once, token))
-            if isinstance(begun, Repeat):
-                return begun.value
+            outcome = locks.follow(acquire_once(locks, spec, once, token))
+            if isinstance(outcome, Repeat):
+                return outcome.value
             try:
                 result = work.function(*args, **kwargs)
             except BaseException as error:
-                locks.follow(give_up(locks, begun, once, error))
+                locks.follow(release_failed(locks, outcome, once, error))
                 raise
-            locks.follow(finish(locks, begun, once, result))
+            locks.follow(release_completed(locks, outcome, once, result))
             return result
         except BaseException:
             # The exception of a signal handler may be raised between any two of these steps.
@@ -154,15 +154,15 @@ def _decorate_async(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
     @functools.wraps(work.function)
     async def run_once(*args: Any, **kwargs: Any) -> Any:
         spec, once = work.prepare(args, kwargs)
-        begun = await locks.follow(begin(locks, spec, once, new_token()))
-        if isinstance(begun, Repeat):
-            return begun.value
+        outcome = await locks.follow(acquire_once(locks, spec, once, new_token()))
+        if isinstance(outcome, Repeat):
+            return outcome.value
         try:
             result = await work.function(*args, **kwargs)
         except BaseException as error:
-            await locks.follow(give_up(locks, begun, once, error))
+            await locks.follow(release_failed(locks, outcome, once, error))
             raise
-        await locks.follow(finish(locks, begun, once, result))
+        await locks.follow(release_completed(locks, outcome, once, result))
         return result
 
     return run_once
@@ -171,7 +171,7 @@ def _decorate_async(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
 # The steps; claims.py uses them too.
 
 
-def begin(
+def acquire_once(
     locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
 ) -> Operation[BaseLease | Repeat]:
     """Acquire the lease for the work, or return what a repeat gets; ``LockConflict`` if busy."""
@@ -188,7 +188,9 @@ def begin(
     return lease
 
 
-def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any) -> Operation[None]:
+def release_completed(
+    locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any
+) -> Operation[None]:
     """Release and leave the mark, in one call; also mark the work if the lease is lost."""
     lost = lease.state is State.LOST
     yield from release(locks, lease, [once.done(lease.token, result)])
@@ -196,7 +198,7 @@ def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any)
         raise lease.loss("it ended before the work did; another may have run beside it")
 
 
-def give_up(
+def release_failed(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, error: BaseException
 ) -> Operation[None]:
     """Release after a failure, with the mark that ``reuse`` asks for."""

@@ -131,16 +131,16 @@ def test_buffer_awaited_work_is_cancelled_though_the_server_is_away(backend: Bac
     other = Buffer(backend.locks(), "memory")
 
     async def test(locks: AsyncLocks) -> None:
-        buffer, begun = AsyncBuffer(locks, "memory"), asyncio.Event()
+        buffer, started = AsyncBuffer(locks, "memory"), asyncio.Event()
         await buffer.push("ann", 1)
 
         async def work(messages: list[Any]) -> None:
             away(locks, end_batch=gone, release=gone)
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
         task = asyncio.create_task(buffer.absorb("ann", work))
-        await asyncio.wait_for(begun.wait(), 15)
+        await asyncio.wait_for(started.wait(), 15)
         task.cancel()
         await asyncio.wait([task], timeout=15)
         assert task.cancelled()
@@ -157,7 +157,7 @@ def test_buffer_that_is_interrupted_while_it_takes_goes_on_so(
     away(locks, take_batch=Struck, release=gone)
     with pytest.raises(Struck):
         absorbed(buffer, "ann")
-    assert wait_until(lambda: absorbed(other, "ann"), what="the lock to be given back") == [1]
+    assert wait_until(lambda: absorbed(other, "ann"), what="the release") == [1]
 
 
 def test_buffer_says_that_work_could_not_be_ended(locks: Locks, backend: Backend) -> None:

@@ -30,7 +30,7 @@ def test_renew_sets_the_ttl_and_does_not_add_it(api: LocksApi) -> None:
         info = api.info("a")
         assert info
         assert ttl - 2 < info.remaining < ttl + 0.001
-        assert info.holders[0].ttl == ttl, "by it others reckon whether a renewal is overdue"
+        assert info.holders[0].ttl == ttl, "others compute from it whether a renewal is overdue"
         assert ttl - 3 < lease.remaining < ttl
     api.renew(lease)
     assert lease.ttl == 20.25

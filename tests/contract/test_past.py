@@ -36,9 +36,9 @@ def age(backend: Backend, locks: Locks, token: str, seconds: float) -> None:
 
 
 def lapse(backend: Backend, locks: Locks, name: str, token: str, ago: float = 1.0) -> None:
-    key, moment = f"{locks.commands.root('')}h:{name}", (time.time() - ago) * 1000
-    backend.raw.zadd(key, {token: moment})
-    backend.raw.zadd(f"{locks.commands.root('')}index", {name: moment})
+    key, expiry_ms = f"{locks.commands.root('')}h:{name}", (time.time() - ago) * 1000
+    backend.raw.zadd(key, {token: expiry_ms})
+    backend.raw.zadd(f"{locks.commands.root('')}index", {name: expiry_ms})
 
 
 def release(locks: Locks, name: str, token: str, past: str | None = "", **options: Any) -> Any:

@@ -24,9 +24,9 @@ def take(locks: Locks, name: str, token: str, **options: Any) -> Any:
 
 
 def lapse(backend: Backend, locks: Locks, name: str, token: str, ago: float) -> None:
-    root, moment = locks.commands.root(""), (time.time() - ago) * 1000
-    backend.raw.zadd(f"{root}h:{name}", {token: moment})
-    backend.raw.zadd(f"{root}index", {name: moment})
+    root, expiry_ms = locks.commands.root(""), (time.time() - ago) * 1000
+    backend.raw.zadd(f"{root}h:{name}", {token: expiry_ms})
+    backend.raw.zadd(f"{root}index", {name: expiry_ms})
 
 
 def test_prune_deletes_what_nobody_needs(backend: Backend, locks: Locks) -> None:

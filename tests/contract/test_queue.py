@@ -36,7 +36,7 @@ def test_wait_is_woken_by_the_release(
     assert second.fence > lease.fence
     assert time.monotonic() - released_at < 10
     # Its whole ttl, not only the claim window.
-    wait_until(lambda: second.remaining > 30, 10, what="the keeper to renew it at once")
+    wait_until(lambda: second.remaining > 30, 10, what="the renewer to renew it at once")
 
 
 @pytest.mark.usefixtures("without_repoll")

@@ -752,5 +752,5 @@ def test_reuse_never_is_not_begun_by_a_question_without_an_answer(
         made_once(locks, Counter(), reuse="never")(1)
     other = backend.locks()
     wait_until(lambda: not list(done_work(other)), what="the mark to be taken back")
-    wait_until(lambda: not other.is_locked("pay:1"), what="the lock to be given back")
+    wait_until(lambda: not other.is_locked("pay:1"), what="the release")
     assert made_once(other, Counter(result=6), reuse="never")(1) == 6
