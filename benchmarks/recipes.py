@@ -14,7 +14,7 @@ from benchmarks.timing import MICROSECOND, in_turns, p50, p99
 from celery_locks import Locks
 from celery_locks.recipes import Inventory, claim, drain
 from celery_locks.store.effects import Call
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 from tests.servers.embedded import EmbeddedServer
 
 ROUNDS, EACH, BATCH = 40, 50, 10
@@ -64,10 +64,10 @@ def _bare_on_ours(server: EmbeddedServer, locks: Locks) -> dict[str, Callable[[]
         client.rpush("bench:list-2", *range(CALLS * BATCH))
     numbers = count()
 
-    def call(command: Command, key: str, *args: str | int) -> object:
+    def call(command: PlainCommand, key: str, *args: str | int) -> object:
         return locks.perform(Call(command, key, args, lambda reply: reply, 3.0))
 
-    spop, lpop, put = Command("SPOP"), Command("LPOP"), Command("SET")
+    spop, lpop, put = PlainCommand("SPOP"), PlainCommand("LPOP"), PlainCommand("SET")
     return {
         f"SPOP{NEAR}": lambda: call(spop, "bench:stock-2"),
         f"LPOP 10{NEAR}": lambda: call(lpop, "bench:list-2", BATCH),

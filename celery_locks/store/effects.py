@@ -14,7 +14,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Protocol, TypeVar
 
 from celery_locks.store.resp import Arg, Reply
-from celery_locks.store.scripts import Command, Script
+from celery_locks.store.scripts import PlainCommand, Script
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Call:
 
     def __init__(
         self,
-        script: Script | Command,
+        script: Script | PlainCommand,
         root: str,
         args: tuple[Arg, ...],
         parse: Callable[[Any], Any],

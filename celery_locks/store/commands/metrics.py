@@ -13,9 +13,9 @@ from celery_locks.store import scripts
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
 from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 
-_HSCAN = Command("HSCAN")
+_HSCAN = PlainCommand("HSCAN")
 _LIFETIME_MS = 30 * 86400 * 1000
 # A process that cannot reach the server repeats the same batch until it can.
 _REMEMBERED_MS = 3600 * 1000

@@ -14,13 +14,13 @@ from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.commands.requests import Mark, milliseconds
 from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import history_text
 
 # Longer than a call and its retries can take.
 _REMEMBERED_MS = 10_000
 _STOCK_CHUNK = 1000
-_GET, _HSCAN, _SCARD = Command("GET"), Command("HSCAN"), Command("SCARD")
+_GET, _HSCAN, _SCARD = PlainCommand("GET"), PlainCommand("HSCAN"), PlainCommand("SCARD")
 
 
 class UserBuffer(NamedTuple):

@@ -64,7 +64,7 @@ class Script:
         return b"*%d\r\n%b" % (4 + args, pack_args((command, script, 1, root)))
 
 
-class Command:
+class PlainCommand:
     """A plain Redis command instead of a script."""
 
     def __init__(self, name: str) -> None:
