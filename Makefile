@@ -56,7 +56,7 @@ on-oldest: $(VENV)/oldest
 	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/test_testing_tasks.py \
-		$(patsubst %,tests/contract/test_%.py,acquire lease_life line takeover clients) \
+		$(patsubst %,tests/contract/test_%.py,acquire lease_life queue takeover clients) \
 		tests/unit/test_memory.py tests/acceptance/test_smoke.py \
 		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)
 

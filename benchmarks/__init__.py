@@ -1,5 +1,5 @@
-"""Measured against the floor and the peers on one embedded server: ``python -m benchmarks``.
+"""Benchmarks against the floor and the peers on one embedded server: ``python -m benchmarks``.
 
-Timings are compared within one run only, with the candidates taking turns, because a machine is
-never as fast as it was a minute ago. Each benchmark is a module with ``run(server) -> Report``.
+Timings are compared only within one run, in which the candidates take turns: the speed of a machine
+changes from minute to minute. Each benchmark is a module with ``run(server) -> Report``.
 """

@@ -25,10 +25,10 @@ NAMES = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
-    asked = parser.parse_args().names
-    if unknown := set(asked) - set(NAMES):
+    names = parser.parse_args().names
+    if unknown := set(names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    for name in asked or NAMES:
+    for name in names or NAMES:
         _run(name)
 
 

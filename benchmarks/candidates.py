@@ -1,8 +1,8 @@
 """One Celery app for each candidate, and the process that calls its tasks.
 
 Loaded in the candidate's own environment, by its worker and by ``python -m benchmarks.candidates``:
-only Celery, redis-py and the candidate itself are there. Each is set up as its own documentation
-begins, with defaults for the rest.
+only Celery, redis-py and the candidate itself are there. Each is set up as the start of its own
+documentation shows, with defaults for the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import celery
 import redis
 
 NAME, URL = os.environ["BENCH_CANDIDATE"], os.environ["BENCH_URL"]
-# Longer than any case of recovery takes; what is left over then ends.
+# Longer than any case of recovery takes; leftover runs end then.
 LONGEST_HOLD = 20.0
 POLL, PUBLISH_AGAIN = 0.005, 0.05
 COOKBOOK_EXPIRY = 60 * 10
@@ -35,11 +35,11 @@ client = redis.Redis.from_url(URL)
 
 
 def noop(key: str) -> None:
-    """The whole cost is Celery's and the lock's."""
+    """Do nothing: the whole cost is that of Celery and of the lock."""
 
 
 def hold(key: str) -> None:
-    """Says that it runs, and runs until told to stop."""
+    """Report the start and run until told to stop."""
     client.rpush("bench:started", json.dumps([key, os.getpid(), time.monotonic()]))
     until = time.monotonic() + LONGEST_HOLD
     while time.monotonic() < until and not client.exists(f"bench:stop:{key}"):
@@ -94,7 +94,7 @@ TASKS = {body.__name__: _task(body) for body in (noop, hold)}
 
 
 def tasks_done(count: int) -> float:
-    """Seconds from the first of ``count`` publishes until every result is there."""
+    """Return the seconds from the first of ``count`` publishes until every result is stored."""
     call, mark = TASKS["noop"].delay, os.urandom(4).hex()
     began = time.perf_counter()
     results = [call(f"{mark}-{number}") for number in range(count)]
@@ -109,16 +109,16 @@ def tasks_done(count: int) -> float:
     return took
 
 
-def recovered(how: str, cap: float) -> float | None:
-    """Seconds from the end of a run, brought about by ``how``, to the next run of its key.
+def recovered(cause: str, cap: float) -> float | None:
+    """Return the seconds from the end of a run, by ``cause``, to the next run of its key.
 
-    None if there was none within ``cap``, though its caller tried again and again.
+    None if no run started within ``cap``, though the caller published again and again.
     """
     key = os.urandom(4).hex()
-    limit = {"time_limit": 1} if how == "hard time limit" else {}
+    limit = {"time_limit": 1} if cause == "hard time limit" else {}
     result = TASKS["hold"].apply_async((key,), **limit)
     pid, started = _started(key, 10.0)
-    ended = _end(how, result.id, pid, started)
+    ended = _end(cause, result.id, pid, started)
     try:
         return _next_start(key, ended, ended + cap)
     finally:
@@ -126,12 +126,12 @@ def recovered(how: str, cap: float) -> float | None:
         app.control.purge()
 
 
-def _end(how: str, task_id: str, pid: int, started: float) -> float:
-    if how == "kill -9":
+def _end(cause: str, task_id: str, pid: int, started: float) -> float:
+    if cause == "kill -9":
         time.sleep(0.1)
         os.kill(pid, signal.SIGKILL)
         return time.monotonic()
-    if how == "revoke(terminate)":
+    if cause == "revoke(terminate)":
         time.sleep(0.1)
         app.control.revoke(task_id, terminate=True)
         return time.monotonic()
@@ -156,16 +156,16 @@ def _next_start(key: str, ended: float, until: float) -> float | None:
 def _started(key: str, patience: float) -> tuple[int, float]:
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        said = client.blpop(["bench:started"], timeout=max(0.01, until - time.monotonic()))
-        if said:
-            which, pid, moment = json.loads(said[1])
-            if which == key:
-                return pid, moment
-    raise TimeoutError(f"{NAME}: no run of {key} began in {patience:g} s")
+        entry = client.blpop(["bench:started"], timeout=max(0.01, until - time.monotonic()))
+        if entry:
+            started_key, pid, at = json.loads(entry[1])
+            if started_key == key:
+                return pid, at
+    raise TimeoutError(f"{NAME}: no run of {key} started in {patience:g} s")
 
 
 def main() -> None:
-    """Answers each line of questions, ``[function, arguments…]``, with a line."""
+    """Read calls, ``[function, arguments…]``, and print each result on a line."""
     for line in sys.stdin:
         name, *args = json.loads(line)
         print(json.dumps({"done": tasks_done, "recovered": recovered}[name](*args)), flush=True)

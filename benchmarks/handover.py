@@ -1,8 +1,8 @@
 """Hand-over: 20 processes want one lock, each holds it 5 ms and queues again.
 
-Measured is the time from the start of one holder's release to the next holder's entry, on
-CLOCK_MONOTONIC, which all processes share; how evenly the sections fall on the processes (Jain:
-1 is even, 1/20 is one process taking all); and the commands that clients send per section.
+It measures the time from the start of one holder's release to the next holder's entry, on
+CLOCK_MONOTONIC, which all processes share; how evenly the processes get the lock (Jain: 1 is even,
+1/20 is one process taking all); and the commands that clients send per section.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ Pair = tuple[Callable[[], object], Callable[[], object]]
 
 @dataclass
 class Outcome:
+    """The measurements of one candidate, over all rounds."""
+
     gaps: list[float] = field(default_factory=list)
     fairness: list[float] = field(default_factory=list)
     commands: list[float] = field(default_factory=list)
@@ -103,8 +105,8 @@ def _commands_between(
     server: EmbeddedServer, names: tuple[str, ...], window: tuple[float, float]
 ) -> int:
     counts = []
-    for moment in window:
-        time.sleep(max(0.0, moment - time.monotonic()))
+    for at in window:
+        time.sleep(max(0.0, at - time.monotonic()))
         stats = server.info("commandstats")
         lines = [stats.get(f"cmdstat_{name}", "calls=0,") for name in names]
         counts.append(sum(int(line.split(",")[0].removeprefix("calls=")) for line in lines))
@@ -121,7 +123,7 @@ def _add(outcome: Outcome, sections: list[Section], sent: int) -> None:
 def _contend(
     name: str, port: int, begin: float, end: float, number: int, sender: Connection
 ) -> None:
-    """One process: enter, hold, leave, until the end."""
+    """Acquire, hold and release in one process, until the end."""
     acquire, release = _PAIRS[name](port)
     sections: list[Section] = []
     time.sleep(max(0.0, begin - time.monotonic()))

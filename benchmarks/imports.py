@@ -1,4 +1,4 @@
-"""What importing celery-locks adds to an app that talks to Redis anyway.
+"""The time that importing celery-locks adds to an app that uses Redis anyway.
 
 Both are timed in one fresh process, one after the other, so a ratio has the same machine on both
 sides. The app's part: Celery, an app with a Redis broker and result backend, finalised, with the

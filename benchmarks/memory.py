@@ -1,4 +1,4 @@
-"""What a held lock costs the server, and what listing many of them costs."""
+"""The memory of a held lock on the server, and the cost of listing many locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.embedded import EmbeddedServer
 
 HELD, FEW, MANY = 10_000, 100, 100_000
 TTL = 3600.0
-VERBS = LockCommands()
+COMMANDS = LockCommands()
 
 
 def run(server: EmbeddedServer) -> Report:
@@ -28,7 +28,7 @@ def run(server: EmbeddedServer) -> Report:
 
 
 def _memory(report: Report, server: EmbeddedServer) -> None:
-    # The scripts themselves are no cost of a lock.
+    # Load the scripts first: they are no cost of a lock.
     _take(server, 1)
     _give_back(server, 1)
     before = _used(server)
@@ -54,20 +54,22 @@ def _listed(keys: object) -> str:
 
 
 def _take(server: EmbeddedServer, count: int) -> None:
-    """Acquire as fast as it goes: many calls in one pipeline, no lease and no keeper."""
+    """Acquire as fast as possible: many calls in one pipeline, no lease and no renewer."""
     with server.client() as client:
         client.script_load(scripts.ACQUIRE.text)
         for start in range(0, count, 1000):
             pipeline = client.pipeline(transaction=False)
             for number in range(start, min(start + 1000, count)):
-                call = VERBS.acquire(LockSpec(_name(number), TTL), _token(number), _holder(number))
+                call = COMMANDS.acquire(
+                    LockSpec(_name(number), TTL), _token(number), _holder(number)
+                )
                 pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
             assert all(isinstance(fence, int) for fence in pipeline.execute())
 
 
 def _give_back(server: EmbeddedServer, count: int) -> None:
     locks = Locks.from_url(server.url)
-    assert all(locks.perform(VERBS.release(_name(n), _token(n))) for n in range(count))
+    assert all(locks.perform(COMMANDS.release(_name(n), _token(n))) for n in range(count))
     locks.close()
 
 
@@ -80,7 +82,7 @@ def _token(number: int) -> str:
 
 
 def _holder(number: int) -> Holder:
-    """As a worker presents itself."""
+    """Return a holder as a worker writes it."""
     return Holder(
         task_id=str(uuid.uuid4()),
         task="shop.tasks.sync_invoices",
@@ -113,7 +115,7 @@ def _first_page(locks: Locks) -> None:
 def _list_all(watched: Watched) -> None:
     cursor, seen = "", 0
     while True:
-        page = watched.perform(VERBS.page(cursor))
+        page = watched.perform(COMMANDS.page(cursor))
         cursor, seen = page.cursor, seen + len(page.locks)
         if not cursor:
             break

@@ -1,8 +1,8 @@
 """The candidates' environments, workers and callers.
 
-Each peer has a virtual environment of its own, ``.venv-bench-<name>``, made when first needed: the
-newest Celery and redis-py with the newest release of the peer. One that cannot be installed, or
-does not work with them, is named in the report with the reason.
+Each peer has its own virtual environment, ``.venv-bench-<name>``, created on first use: our Celery
+and redis-py with the newest release of the peer. The report names a peer that cannot be installed,
+or does not work with them, and the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unusable(Exception):
 
 
 def interpreter(name: str) -> str:
-    """The Python that has the candidate, installed first if need be."""
+    """Return the Python that has the candidate; install it if it is missing."""
     if name not in PEERS:
         return sys.executable
     home = ROOT / f".venv-bench-{name}"
@@ -45,7 +45,7 @@ def interpreter(name: str) -> str:
 
 
 def _install(name: str, home: Path, python: Path) -> None:
-    # The same Celery and redis-py for all, or the libraries below would be what is compared.
+    # The same Celery and redis-py for all, or the benchmark would compare those.
     wanted = [name, "packaging", *(f"{each}=={version(each)}" for each in ("celery", "redis"))]
     uv = shutil.which("uv")
     if uv:
@@ -64,17 +64,17 @@ def _install(name: str, home: Path, python: Path) -> None:
 
 
 def release(name: str) -> str:
-    """The version of a peer in its environment."""
-    asked = f"import importlib.metadata as m; print(m.version({name!r}))"
+    """Return the version of a peer in its environment."""
+    program = f"import importlib.metadata as m; print(m.version({name!r}))"
     done = subprocess.run(
-        [interpreter(name), "-c", asked], capture_output=True, text=True, check=False
+        [interpreter(name), "-c", program], capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "of unknown version"
 
 
 @dataclass
 class Contender:
-    """A candidate with its worker and its caller, ready to be asked."""
+    """A candidate with its worker and its caller."""
 
     name: str
     worker: Child
@@ -82,14 +82,14 @@ class Contender:
     _caller: subprocess.Popen[str]
 
     def processor_time(self) -> float:
-        """Of all that it takes to run a task: caller, server and worker."""
+        """Return the processor time of caller, server and worker together."""
         pids = self._caller.pid, self._server.pid, self.worker.pid
         return sum(map(processor_time, pids))
 
-    def ask(self, *question: Any) -> Any:
+    def ask(self, *call: Any) -> Any:
         assert self._caller.stdin
         assert self._caller.stdout
-        self._caller.stdin.write(json.dumps(question) + "\n")
+        self._caller.stdin.write(json.dumps(call) + "\n")
         self._caller.stdin.flush()
         answer = self._caller.stdout.readline()
         if not answer:
@@ -105,7 +105,7 @@ class Contender:
 
 
 def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = "") -> Contender:
-    """A worker on a database of its own; it is not waited for, so that several start at once."""
+    """Start a worker on its own database; do not wait for it, so that several start at once."""
     python = interpreter(name)
     database = 1 + CANDIDATES.index(name)
     given = {
@@ -115,7 +115,7 @@ def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    words = ["env", *(f"{word}={value}" for word, value in given.items()), python]
+    words = ["env", *(f"{variable}={value}" for variable, value in given.items()), python]
     flags = ["-l", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
     env = shutil.which("env") or "/usr/bin/env"
     worker = Child(
@@ -138,7 +138,7 @@ def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str
 def contenders(
     names: Sequence[str], server: EmbeddedServer, pool: Sequence[str]
 ) -> Iterator[tuple[list[Contender], dict[str, str]]]:
-    """Those that work, each having done a few tasks, and why the others do not."""
+    """Start candidates: those that work, after a few tasks, and why the others do not."""
     ready: list[Contender] = []
     absent: dict[str, str] = {}
     try:
@@ -147,21 +147,21 @@ def contenders(
                 ready.append(start(name, server, pool))
             except Unusable as error:
                 absent[name] = str(error)
-        for one in list(ready):
+        for contender in list(ready):
             try:
-                one.ask("done", 2)
+                contender.ask("done", 2)
             except Unusable as error:
-                absent[one.name] = str(error)
-                ready.remove(one)
-                one.stop()
+                absent[contender.name] = str(error)
+                ready.remove(contender)
+                contender.stop()
         yield ready, absent
     finally:
-        for one in ready:
-            one.stop()
+        for contender in ready:
+            contender.stop()
 
 
 def load() -> str:
-    """What else the machine does, for the results."""
+    """Return the load of the machine, for the results."""
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
@@ -170,7 +170,7 @@ def threads_of(pid: int) -> int:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds that the process and its children have computed; those that ended do not count."""
+    """Return the processor seconds of a process and its live children."""
     nanoseconds, children = 0, set[int]()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         nanoseconds += int((thread / "schedstat").read_text().split()[0])

@@ -1,8 +1,8 @@
 """One process that publishes for one candidate, loaded in the candidate's own environment.
 
-``python -m benchmarks.publishers``: each line on stdin is ``[kind, number]``, answered with the
-seconds of every call. Each candidate is set up as its own documentation begins, such that a second
-call while the first is queued is answered with its result, not with an error.
+``python -m benchmarks.publishers``: each line on stdin is ``[kind, number]``, and the reply
+is the seconds of every call. Each candidate is set up as the start of its own documentation shows,
+so that a second call while the first is queued returns its result and raises no error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _options() -> dict[str, Any]:
     if NAME == "celery-heimdall":
         from celery_heimdall import HeimdallTask
 
-        # By default a caller waits up to a second for the other to end: 10,000 would take hours.
+        # By default a caller waits up to a second for the other run: 10,000 calls would take hours.
         return {
             "base": HeimdallTask,
             "heimdall": {"unique": True, "unique_lock_blocking": False},
@@ -49,7 +49,7 @@ def _options() -> dict[str, Any]:
 
 @app.task(name="bench.publish", **_options())
 def publish(key: str) -> None:
-    """Nobody runs it."""
+    """Do nothing; no worker runs it."""
 
 
 _new = count()

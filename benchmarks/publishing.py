@@ -1,7 +1,7 @@
-"""10,000 publishes of one key while the first is queued, beside the peers; and of new keys.
+"""10,000 publishes of one key while the first is queued, against the peers; and of new keys.
 
-No worker runs: what is measured is the caller's time. The candidates publish in turns, each from a
-process of its own in its own environment (``peers.py``), into a database of its own.
+No worker runs: the benchmark measures the caller's time. The candidates publish in turns, each from
+its own process in its own environment (``peers.py``), into its own database.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NEW_EACH = 40
 
 
 class Publisher:
-    """A candidate's process, asked over pipes."""
+    """A candidate's process, called over pipes."""
 
     def __init__(self, name: str, url: str) -> None:
-        said = {"BENCH_CANDIDATE": name, "BENCH_URL": url, "PYTHONPATH": str(ROOT)}
+        environment = {"BENCH_CANDIDATE": name, "BENCH_URL": url, "PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(
             [interpreter(name), "-m", "benchmarks.publishers"],
             cwd=ROOT,
-            env={**os.environ, **said},
+            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

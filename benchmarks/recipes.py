@@ -1,7 +1,7 @@
-"""take, drain and claim against the bare commands by redis-py, as they are used today.
+"""take, drain and claim against the plain commands with redis-py.
 
-Beside it the bare commands on our own connection, which is leaner than redis-py's: what is between
-those and ours is what a script, its record and its answer to a repeated question cost.
+The plain commands on our own connection, which is faster than redis-py's, are shown too: the
+difference to the recipes is the cost of the script, its record and its saved reply.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import count
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, p50, p99
 from celery_locks import Locks
-from celery_locks.recipes import Tickets, claim, drain
+from celery_locks.recipes import Inventory, claim, drain
 from celery_locks.store.effects import Call
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 from tests.servers.embedded import EmbeddedServer
 
 ROUNDS, EACH, BATCH = 40, 50, 10
@@ -39,8 +39,8 @@ def run(server: EmbeddedServer) -> Report:
         report.at_most(f"{ours} against {bare}", 1.5, p50(taken[ours]) / p50(taken[bare]), " ×")
     locks.close()
     report.notes.append(
-        "Beyond the bare command: take keeps the record of who got what and gives a user one item, "
-        "drain and claim answer a repeated question (a lost reply) as they did the first."
+        "Beyond the plain command: take records who has what and gives a user one item, "
+        "drain and claim give a repeated call (after a lost reply) the same reply."
     )
     return report
 
@@ -64,10 +64,10 @@ def _bare_on_ours(server: EmbeddedServer, locks: Locks) -> dict[str, Callable[[]
         client.rpush("bench:list-2", *range(CALLS * BATCH))
     numbers = count()
 
-    def call(command: Command, key: str, *args: str | int) -> object:
+    def call(command: PlainCommand, key: str, *args: str | int) -> object:
         return locks.perform(Call(command, key, args, lambda reply: reply, 3.0))
 
-    spop, lpop, put = Command("SPOP"), Command("LPOP"), Command("SET")
+    spop, lpop, put = PlainCommand("SPOP"), PlainCommand("LPOP"), PlainCommand("SET")
     return {
         f"SPOP{NEAR}": lambda: call(spop, "bench:stock-2"),
         f"LPOP 10{NEAR}": lambda: call(lpop, "bench:list-2", BATCH),
@@ -78,12 +78,12 @@ def _bare_on_ours(server: EmbeddedServer, locks: Locks) -> dict[str, Callable[[]
 
 
 def _ours(server: EmbeddedServer, locks: Locks) -> dict[str, Callable[[], object]]:
-    tickets, buyers, requests = Tickets(locks), count(), count()
-    tickets.stock("bench", [f"{number}" for number in range(CALLS)])
+    inventory, buyers, requests = Inventory(locks), count(), count()
+    inventory.stock("bench", [f"{number}" for number in range(CALLS)])
     with server.client() as client:
         client.rpush("bench:ours", *range(CALLS * BATCH))
     return {
-        "take": lambda: tickets.take("bench", f"{next(buyers)}"),
+        "take": lambda: inventory.take("bench", f"{next(buyers)}"),
         "drain of 10": lambda: drain(locks, "bench:ours", BATCH),
         "claim": lambda: claim(locks, f"{next(requests)}", "job-1"),
     }

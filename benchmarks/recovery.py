@@ -1,7 +1,7 @@
-"""How long a lock stays shut after its task was ended from outside: until the key's next run.
+"""How long a lock stays taken after its task is ended from outside: until the key's next run.
 
-The caller tries again every 50 ms. What is longer than the cap is shown as that, with the time
-after which the library's own default would let the key go.
+The caller tries again every 50 ms. A longer time than the cap is shown as such, with the time
+after which the library's own default releases the key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.report import Report
 from benchmarks.timing import p50
 from tests.servers.embedded import EmbeddedServer
 
-HOWS = ("kill -9", "hard time limit", "revoke(terminate)")
+CAUSES = ("kill -9", "hard time limit", "revoke(terminate)")
 CAP, TIMES = 3.0, 3
 TTL = {
     "cookbook recipe": "10 min",
@@ -25,15 +25,17 @@ TTL = {
 
 def run(server: EmbeddedServer) -> Report:
     report = Report(
-        "recovery", "Seconds until the next run of the key starts", ("", *HOWS, "its ttl")
+        "recovery", "Seconds until the next run of the key starts", ("", *CAUSES, "its ttl")
     )
     pool = ("-P", "prefork", "-c", "2")
     names = [name for name in CANDIDATES if name != PLAIN]
     with contenders(names, server, pool) as (ready, absent):
-        for one in ready:
-            report.add(one.name, *_row(one, report), TTL.get(one.name, "30 s, renewed"))
+        for contender in ready:
+            report.add(
+                contender.name, *_row(contender, report), TTL.get(contender.name, "30 s, renewed")
+            )
     for name, why in absent.items():
-        report.add(name, *[""] * len(HOWS), TTL[name])
+        report.add(name, *[""] * len(CAUSES), TTL[name])
         report.notes.append(f"{name} {why}.")
     report.notes.append(
         "Counted from the kill, from the moment the limit is reached, and from the call of revoke. "
@@ -43,27 +45,27 @@ def run(server: EmbeddedServer) -> Report:
     return report
 
 
-def _row(one: Contender, report: Report) -> Sequence[str]:
+def _row(contender: Contender, report: Report) -> Sequence[str]:
     cells = []
-    for how in HOWS:
+    for cause in CAUSES:
         try:
-            taken = _times(one, how)
+            taken = _times(contender, cause)
         except Unusable as error:
-            report.notes.append(f"{one.name} after {how}: {error}.")
-            cells += ["?"] * (len(HOWS) - len(cells))
+            report.notes.append(f"{contender.name} after {cause}: {error}.")
+            cells += ["?"] * (len(CAUSES) - len(cells))
             break
-        stuck = not taken
-        cells.append(f"> {CAP:g}" if stuck else f"{p50(taken):.2f}")
-        if one.name == OURS and how == "kill -9":
+        is_stuck = not taken
+        cells.append(f"> {CAP:g}" if is_stuck else f"{p50(taken):.2f}")
+        if contender.name == OURS and cause == "kill -9":
             report.at_most("celery-locks after kill -9", 1, p50(taken) if taken else CAP, " s")
     return cells
 
 
-def _times(one: Contender, how: str) -> list[float]:
-    """Empty if the key stayed shut."""
+def _times(contender: Contender, cause: str) -> list[float]:
+    """Return the seconds of each try; none if the lock stayed taken."""
     taken: list[float] = []
     while len(taken) < TIMES:
-        seconds = one.ask("recovered", how, CAP)
+        seconds = contender.ask("recovered", cause, CAP)
         if seconds is None:
             return []
         taken.append(seconds)

@@ -1,4 +1,4 @@
-"""Renewing 1,000 leases: the keeper's way, in batches, against one call each."""
+"""Renew 1,000 leases: in batches, as the renewer does, against one call each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark says: a table, its goals beside what was measured, and where it is written."""
+"""The report of a benchmark: a table, its goals with the measurements, and its files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Cell = str | int | float
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure that was asked for; ``met`` is decided where it is measured."""
+    """A target for one figure, and whether it is met."""
 
     what: str
-    asked: str
+    target: str
     measured: str
     met: bool
 
@@ -40,37 +40,37 @@ class Report:
     def add(self, *cells: Cell) -> None:
         self.rows.append(cells)
 
-    def at_most(self, what: str, asked: float, measured: float, unit: str = "") -> None:
+    def at_most(self, what: str, target: float, measured: float, unit: str = "") -> None:
         self.goals.append(
-            Goal(what, f"≤ {asked:g}{unit}", f"{measured:.3g}{unit}", measured <= asked)
+            Goal(what, f"≤ {target:g}{unit}", f"{measured:.3g}{unit}", measured <= target)
         )
 
-    def at_least(self, what: str, asked: float, measured: float, unit: str = "") -> None:
+    def at_least(self, what: str, target: float, measured: float, unit: str = "") -> None:
         self.goals.append(
-            Goal(what, f"≥ {asked:g}{unit}", f"{measured:.3g}{unit}", measured >= asked)
+            Goal(what, f"≥ {target:g}{unit}", f"{measured:.3g}{unit}", measured >= target)
         )
 
     def markdown(self) -> str:
-        goals = [(g.what, g.asked, g.measured, "met" if g.met else "MISSED") for g in self.goals]
+        goals = [(g.what, g.target, g.measured, "met" if g.met else "MISSED") for g in self.goals]
         parts = [
             f"## {self.title}",
             _table(self.columns, self.rows),
-            _table(("goal", "asked", "measured", ""), goals),
+            _table(("goal", "target", "measured", ""), goals),
             *self.notes,
         ]
         return "\n\n".join(parts) + "\n"
 
     def write(self, surroundings: dict[str, Cell]) -> None:
         RESULTS.mkdir(exist_ok=True)
-        said = ", ".join(f"{key} {value}" for key, value in surroundings.items())
-        (RESULTS / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {said}.\n")
+        facts = ", ".join(f"{key} {value}" for key, value in surroundings.items())
+        (RESULTS / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")
         data = {"surroundings": surroundings, **asdict(self)}
         text = json.dumps(data, indent=1, ensure_ascii=False)
         (RESULTS / f"{self.name}.json").write_text(text + "\n")
 
 
 def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
-    """What the figures depend on; nothing that tells whose machine it was."""
+    """Return what the figures depend on, without anything that identifies the machine."""
     info = server.info("server")
     return {
         "Python": platform.python_version(),
@@ -83,7 +83,7 @@ def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A Markdown table that can be read as plain text too."""
+    """Format a Markdown table that is readable as plain text too."""
     cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     lines = [_line(row, widths) for row in cells]

@@ -1,7 +1,7 @@
-"""How long the server worked on single calls, by two clocks.
+"""The time of single calls in the server, by two clocks.
 
-Its slow log counts by the wall clock, which runs on while other processes have its processor. The
-kernel's count of the time it ran does not: that is what a call can be blamed for. Both are shown.
+The slow log uses the wall clock, which runs on while other processes have the processor. The
+kernel's processor time does not: it is the true cost of a call. Both are shown.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from benchmarks.timing import p50
 from tests.servers.embedded import EmbeddedServer
 
-# Lower, and the log would fill with the commands inside the scripts and slow them down.
+# With less, the log would fill with the commands inside the scripts and slow them down.
 _FLOOR_MICROS = 100
 
 
 @dataclass
 class ServerTime:
-    """Milliseconds of single calls; ``ran`` is empty where the kernel does not tell."""
+    """Milliseconds of single calls; ``ran`` is empty if the kernel does not report it."""
 
     ran: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class ServerTime:
 
 
 class Watched:
-    """A store or ``Locks`` whose calls are timed: only ``perform`` is there."""
+    """A store or ``Locks`` whose calls are timed; it has only ``perform``."""
 
     def __init__(self, server: EmbeddedServer, perform: Callable[[Any], Any]) -> None:
         self._server = server
@@ -54,7 +54,7 @@ class Watched:
 
 
 def watch(server: EmbeddedServer, watched: Watched, work: Callable[[], object]) -> ServerTime:
-    """The times of all calls that ``work`` makes through ``watched``."""
+    """Return the times of all calls that ``work`` makes through ``watched``."""
     server.ask("CONFIG", "SET", "slowlog-max-len", 10_000)
     server.ask("CONFIG", "SET", "slowlog-log-slower-than", _FLOOR_MICROS)
     server.ask("SLOWLOG", "RESET")
@@ -67,7 +67,7 @@ def watch(server: EmbeddedServer, watched: Watched, work: Callable[[], object]) 
 
 
 def _ran_ms(pid: int) -> float | None:
-    """How long the server's main thread has had a processor, Linux only."""
+    """Return the processor time of the server's main thread; Linux only."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
     except OSError:

@@ -1,12 +1,12 @@
 """No-op tasks a second, from publish to result: plain Celery, ours, the recipe and the peers.
 
 All run on one server, each in its own environment with its own worker; the others idle while one
-is timed. A round times each of them once, in an order drawn by lot and each after a few tasks that
-do not count (whoever has idled starts slowly), and a ratio is taken within its round, so that what
-else the machine does meanwhile falls on both sides of it. One process is faster than its like for
-as long as it lives, by where its memory came to lie: so there are several generations of workers.
-On a busy machine the processor time that a task takes, in its caller, server and worker together,
-says more than the clock: it is given too. How far single rounds lie apart is said below the table.
+is timed. A round times each of them once, in random order and after a few tasks that do not count
+(an idle process starts slowly). A ratio is taken within its round, so that other load affects both
+sides of it. A process may be faster than another of the same program for its whole
+life, because of its memory layout: so there are several generations of workers. On a busy machine
+the processor time of a task, in its caller, server and worker together, says more than the clock:
+it is shown too. The spread of single rounds is below the table.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tests.servers.embedded import EmbeddedServer
 POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
 GENERATIONS, ROUNDS, WARM_UP = 6, 16, 60
 RUN_UP = 20
-# Who does no more than so many a second is timed once with each generation.
+# A candidate with at most this many tasks a second is timed once with each generation.
 SLOW = 20
-# As many tasks a round as fit into this, but no more than that.
-ROUND_SECONDS, MOST = 0.35, 120
+# The time of a round, and the most tasks in it.
+ROUND_SECONDS, MAX_TASKS = 0.35, 120
 
 
 Measured = dict[tuple[int, int], float]
 
 
 class Figures(NamedTuple):
-    """Of one candidate in one pool, by round: that of the generation and of the draw in it."""
+    """The figures of one candidate in one pool, by generation and round."""
 
     rates: Measured
     costs: Measured  # seconds of processor time a task
@@ -70,7 +70,9 @@ def run(server: EmbeddedServer) -> Report:
             with contenders(CANDIDATES, server, words) as (ready, missing):
                 absent |= missing
                 _measure(ready, outcome, generation, lots)
-                threads = threads or {one.name: threads_of(one.worker.pid) for one in ready}
+                threads = threads or {
+                    contender.name: threads_of(contender.worker.pid) for contender in ready
+                }
     _fill(report, outcomes, absent)
     _judge(report, outcomes)
     report.at_most("commands to the lock server a locked task", 2, _commands_a_task(server))
@@ -81,31 +83,34 @@ def run(server: EmbeddedServer) -> Report:
 
 
 def _measure(ready: Sequence[Contender], outcome: Outcome, generation: int, lots: Random) -> None:
-    counts = {one.name: _count(one) for one in ready}
+    counts = {contender.name: _count(contender) for contender in ready}
     for draw in range(ROUNDS):
-        for one in lots.sample(ready, len(ready)):
-            count, figures = counts[one.name], outcome.setdefault(one.name, Figures({}, {}))
+        for contender in lots.sample(ready, len(ready)):
+            count, figures = (
+                counts[contender.name],
+                outcome.setdefault(contender.name, Figures({}, {})),
+            )
             if draw and count < SLOW * ROUND_SECONDS:
                 continue
-            one.ask("done", min(RUN_UP, count))
-            spent = one.processor_time()
-            figures.rates[generation, draw] = count / one.ask("done", count)
-            figures.costs[generation, draw] = (one.processor_time() - spent) / count
+            contender.ask("done", min(RUN_UP, count))
+            spent = contender.processor_time()
+            figures.rates[generation, draw] = count / contender.ask("done", count)
+            figures.costs[generation, draw] = (contender.processor_time() - spent) / count
 
 
-def _count(one: Contender) -> int:
-    """How many tasks it does in a round's time; a slow one would else take minutes."""
-    few = 2 / one.ask("done", 2)
-    rate = WARM_UP / one.ask("done", WARM_UP) if few > WARM_UP / 6 else few
-    return max(2, min(MOST, round(rate * ROUND_SECONDS)))
+def _count(contender: Contender) -> int:
+    """Return how many tasks fit into a round: a slow candidate would take minutes otherwise."""
+    few = 2 / contender.ask("done", 2)
+    rate = WARM_UP / contender.ask("done", WARM_UP) if few > WARM_UP / 6 else few
+    return max(2, min(MAX_TASKS, round(rate * ROUND_SECONDS)))
 
 
-def _ratios(ours: Measured, theirs: Measured) -> list[float]:
-    return [ours[one] / theirs[one] for one in ours if one in theirs]
+def _ratios(ours: Measured, other: Measured) -> list[float]:
+    return [ours[key] / other[key] for key in ours if key in other]
 
 
-def _ratio(ours: Measured, theirs: Measured) -> float:
-    return p50(_ratios(ours, theirs))
+def _ratio(ours: Measured, other: Measured) -> float:
+    return p50(_ratios(ours, other))
 
 
 def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) -> None:
@@ -130,44 +135,44 @@ def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
             report.at_least(f"against plain, {pool}", 0.9, _ratio(ours.rates, plain.rates))
             cost = _ratio(plain.costs, ours.costs)
             report.at_least(f"the same by processor time, {pool}", 0.9, cost)
-        for name in (one for one in (COOKBOOK, *PEERS) if one in outcome):
-            theirs = outcome[name]
-            report.at_least(f"against {name}, {pool}", 1, _ratio(ours.rates, theirs.rates))
+        for name in (peer for peer in (COOKBOOK, *PEERS) if peer in outcome):
+            other = outcome[name]
+            report.at_least(f"against {name}, {pool}", 1, _ratio(ours.rates, other.rates))
 
 
 def _spread(outcomes: dict[str, Outcome]) -> str:
-    """How much is luck: single rounds, and the medians of the generations."""
-    said = []
+    """Describe the spread of single rounds, and of the medians of the generations."""
+    sentences = []
     for pool, outcome in outcomes.items():
         ours, plain = outcome[OURS].rates, outcome[PLAIN].rates
         low, _, high = quantiles(_ratios(ours, plain), n=4)
         medians = [
-            _ratio({one: ours[one] for one in ours if one[0] == generation}, plain)
+            _ratio({key: ours[key] for key in ours if key[0] == generation}, plain)
             for generation in range(GENERATIONS)
         ]
-        said.append(
+        sentences.append(
             f"{pool}, ours to plain: half of all rounds between {low:.2f} and {high:.2f}, medians "
             f"of the generations from {min(medians):.2f} to {max(medians):.2f}"
         )
-    return ". ".join(said) + "."
+    return ". ".join(sentences) + "."
 
 
 def _commands_a_task(server: EmbeddedServer) -> float:
-    """On a lock server apart, where nothing else is counted; handshake of connections are not."""
+    """Count on a separate lock server, without the handshakes of connections."""
     count = 300
     with EmbeddedServer() as locks:
-        one = start(OURS, server, POOLS["prefork -c2"], locks.url)
+        contender = start(OURS, server, POOLS["prefork -c2"], locks.url)
         try:
-            one.ask("done", WARM_UP)
+            contender.ask("done", WARM_UP)
             before = _sent(locks)
-            one.ask("done", count)
+            contender.ask("done", count)
             return (_sent(locks) - before) / count
         finally:
-            one.stop()
+            contender.stop()
 
 
 def _sent(server: EmbeddedServer) -> int:
-    """Calls that clients made; those that a script makes are counted by the server too."""
+    """Return the calls of clients; the server also counts those that a script makes."""
     stats = server.info("commandstats")
     scripts = [stats.get(f"cmdstat_{name}", "calls=0,") for name in ("eval", "evalsha")]
     return sum(int(line.split(",")[0].removeprefix("calls=")) for line in scripts)
@@ -179,7 +184,7 @@ def _surroundings(before: str, absent: dict[str, str]) -> str:
         f"Celery {version('celery')}, results stored; {peers}, each with its documented defaults; "
         "a key for each call. celery-heimdall waits a second in each task for the lock that its "
         "own message holds. "
-        f"Load when it began: {before}; when it ended: {load()}. Rates are medians of {ROUNDS} "
+        f"Load at the start: {before}; at the end: {load()}. Rates are medians of {ROUNDS} "
         f"rounds with each of {GENERATIONS} generations of workers, ratios medians of the ratios "
         "within each round."
     )

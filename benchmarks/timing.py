@@ -1,4 +1,4 @@
-"""Timing candidates fairly: in turns, in one run."""
+"""Fair timing of candidates: in turns, in one run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MICROSECOND = 1e-6
 def in_turns(
     candidates: Mapping[str, Callable[[], object]], rounds: int, each: int
 ) -> dict[str, list[float]]:
-    """Seconds per call: ``each`` calls of one candidate, then of the next, ``rounds`` times."""
+    """Time calls in seconds: ``each`` of one candidate, then of the next, ``rounds`` times."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         call()
@@ -31,7 +31,7 @@ def _timed(call: Callable[[], object]) -> float:
 async def in_turns_async(
     candidates: Mapping[str, Callable[[], Awaitable[object]]], rounds: int, each: int
 ) -> dict[str, list[float]]:
-    """``in_turns``, awaited."""
+    """Time calls as ``in_turns`` does, awaited."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         await call()

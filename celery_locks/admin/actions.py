@@ -59,7 +59,7 @@ def force_release(
 
 def _take(locks: Locks, name: str, token: str, by: str, reason: str) -> tuple[Holder, ...]:
     commands = AdminCommands(locks.commands)
-    call = commands.force_release(name, token, by, reason, question=new_token())
+    call = commands.force_release(name, token, by, reason, request_id=new_token())
     taken: tuple[Holder, ...] = locks.perform(call)
     return taken
 
@@ -86,7 +86,7 @@ def stop(
     check_name(name)
     by = by or current_operator()
     stopping: tuple[Holder, ...] = locks.perform(
-        locks.commands.stop(name, token or "", by, reason, question=new_token())
+        locks.commands.stop(name, token or "", by, reason, request_id=new_token())
     )
     return stopping
 

@@ -1,7 +1,7 @@
 """How long a task usually holds its lock, from its past holds.
 
 The store keeps the last 16 holds of each task, per shard: those of a second or more that ended
-with their own release (``note_past`` in ``ends.lua``).
+with their own release (``note_past`` in ``past.lua``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def usual(locks: Locks, tasks: Iterable[str] | None = None) -> dict[str, Usual]:
     commands = AdminCommands(locks.commands)
     holds: dict[str, list[float]] = {}
     for root in locks.commands.roots:
-        found: Mapping[str, list[float]] = locks.perform(commands.usual(root, names or ()))
+        found: Mapping[str, list[float]] = locks.perform(commands.durations(root, names or ()))
         for task, seconds in found.items():
             holds.setdefault(task, []).extend(seconds)
     return {task: Usual(median(seconds), len(seconds)) for task, seconds in holds.items()}

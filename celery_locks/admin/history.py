@@ -42,7 +42,7 @@ def _read(locks: Locks, root: str, stream: Stream) -> Iterator[HistoryEntry]:
     commands, before = AdminCommands(locks.commands), ""
     while True:
         page: HistoryPage = locks.perform(commands.history(root, before, of=stream))
-        yield from page.acts
+        yield from page.entries
         before = page.before
         if not before:
             return

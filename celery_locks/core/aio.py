@@ -178,7 +178,7 @@ class AsyncLocks:
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """Do as ``Locks.stop``."""
         check_name(name)
-        call = self.commands.stop(name, token or "", question=new_token())
+        call = self.commands.stop(name, token or "", request_id=new_token())
         holders: tuple[Holder, ...] = await self._store.perform(call)
         return holders
 

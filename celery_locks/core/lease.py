@@ -37,7 +37,7 @@ class State(StrEnum):
     RELEASED = "released"
 
 
-# A hold at least this long is added to the history when it ends (note_past in ends.lua).
+# A hold at least this long is added to the history when it ends (note_past in past.lua).
 NOTED = 1.0
 NOT_ON_SERVER = "the lock server no longer has it: taken over, freed or wiped"
 

@@ -258,7 +258,7 @@ class Locks:
         keeps the lock until it ends; ``admin.force_release`` takes the lock away.
         """
         check_name(name)
-        call = self.commands.stop(name, token or "", question=new_token())
+        call = self.commands.stop(name, token or "", request_id=new_token())
         holders: tuple[Holder, ...] = self.perform(call)
         return holders
 

@@ -172,7 +172,7 @@ class Operations(Generic[L]):
             request.owner.leases.pop(request.token, None)
         may_have_executed = isinstance(error, LockUnavailable) and error.may_have_executed
         if may_have_executed or not isinstance(error, _NOTHING_ACQUIRED):
-            once = request.extras.once if request.extras else None
+            once = request.extras.idempotency if request.extras else None
             if request.owner and isinstance(error, LockUnavailable):
                 request.owner.change_id()
             # Nor was anything begun, whatever mark says so.

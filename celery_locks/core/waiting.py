@@ -50,7 +50,7 @@ def wait_in_queue(
                 yield commands.release(spec.name, token, budget=budget)
                 raise LockDeadlock(replace(answer, cycle=cycle))
             fence = yield WaitForHandover(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-            may_enter = not (holder.job_id or (request.extras and request.extras.once))
+            may_enter = not (holder.job_id or (request.extras and request.extras.idempotency))
             if fence > answer.ticket and may_enter and _is_fresh(sent_at):
                 # The hand-over came after the reply "busy", so not before we sent that call.
                 # After a longer wait we confirm it: one more exchange costs little then.

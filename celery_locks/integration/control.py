@@ -68,7 +68,7 @@ def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
             for mine in locks.holders(name)
             if mine.worker == state.hostname
             for holder in locks.perform(
-                commands.force_release(name, mine.token, *about, question=new_token())
+                commands.force_release(name, mine.token, *about, request_id=new_token())
             )
         ]
     except LockError as error:

@@ -38,9 +38,9 @@ from celery_locks.store.commands.locks import (
     Done,
     Mark,
     budget_of,
+    ended_mark,
     reservation_token,
 )
-from celery_locks.store.commands.locks import ended as job_ended
 from celery_locks.types import Conflict, Holder, LockSpec, this_process
 
 _current: ContextVar[Execution | None] = ContextVar("celery_locks_execution", default=None)
@@ -212,9 +212,9 @@ class Execution:
         """What more there is to say; of most messages nothing."""
         return AcquireExtras(
             reject_if_completed=self._may_be_a_copy or bool(self.queued()[1]),
-            frees=self._reservation_to_release(name),
-            supersedes=self._replaced(),
-            once=self.once.question if self.once else None,
+            release_on_grant=self._reservation_to_release(name),
+            supersede=self._replaced(),
+            idempotency=self.once.question if self.once else None,
         )
 
     def queued(self) -> tuple[str, str]:
@@ -356,7 +356,7 @@ class Execution:
         can_come_again = self.task.acks_late or self._may_be_a_copy
         if ended and self.request.id and can_come_again and not self.within:
             ttl = self.locks.settings.done_ttl
-            marks = [*marks, job_ended(self.holder, ttl, leaves_result=self._leaves_result)]
+            marks = [*marks, ended_mark(self.holder, ttl, leaves_result=self._leaves_result)]
         try:
             self.locks.give_back(lease, marks, keep, self._kept_as if keep else "")
         except LockUnavailable as error:

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from celery_locks import events, policy
 from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
 from celery_locks.policy import Decision, Situation
-from celery_locks.store.commands.locks import Done, Renewal, budget_of, ended
+from celery_locks.store.commands.locks import Done, Renewal, budget_of, ended_mark
 from celery_locks.text import printable
 from celery_locks.types import Conflict
 
@@ -107,7 +107,7 @@ class NotAcquired:
             self.header = replace(self.header, unseen=time.time())
         if time.time() - (self.header.unseen or 0.0) > self.options.ttl:
             locks = self.execution.locks
-            lapsed = ended(self.execution.holder, ttl=0.001)
+            lapsed = ended_mark(self.execution.holder, ttl=0.001)
             with suppress(LockUnavailable):  # it comes again, and tries again
                 locks.perform(locks.commands.release(self.name, "", marks=[lapsed]))
                 decision = replace(decision, pause=0.0)

@@ -183,7 +183,7 @@ class _Publication:
             reservation_token(self.options["task_id"]),
             now(),
             renewed_elsewhere=True,
-            extras=AcquireExtras(replaces=replaces.token) if replaces else None,
+            extras=AcquireExtras(replace=replaces.token) if replaces else None,
         )
         answer = self.locks.take(ask)
         assert isinstance(answer, Lease | Conflict)

@@ -37,7 +37,7 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.text import printable
 from celery_locks.types import LockSpec, Revocation
 from celery_locks.validation import MIN_TTL
@@ -127,7 +127,7 @@ class UnackedMessage:
             self._store.perform(Call(_ZADD, self._key, args, bool, renewer.patience()))
 
 
-_ZADD = Command("ZADD")
+_ZADD = PlainCommand("ZADD")
 
 
 def _broker_store(channel: Any) -> RedisStore:

@@ -1,19 +1,19 @@
-"""Once, exactly: the second line of defence, and the atomic helpers that go with locks.
+"""Idempotent work, and atomic helpers that are built on the locks.
 
 ==================  ===============================================================================
-``idempotent``      the work for a key is done once; a repeat gets the saved result
-``claim``           whoever comes first names it, everyone else gets its name
-``claim_or_create`` the same for what has to be made first
-``drain``           messages off a Redis list in one step
-``Buffer``          users' messages, absorbed in batches: none lost, none handled by two at once
-``Tickets``         a stock that is never oversold, one item a user
+``idempotent``      runs the work for a key once; a repeat gets the saved result
+``claim``           binds a key to the value of the first caller; the others get that value
+``claim_or_create`` the same for a value that has to be created first
+``drain``           takes messages off a Redis list in one step
+``Buffer``          users' messages, handled in batches: none lost, none handled twice at once
+``Inventory``       a stock that is never oversold, one item for each user
 ==================  ===============================================================================
 
-Each takes ``Locks`` or ``AsyncLocks``; with the latter its answer is to be awaited. Values travel
-as JSON. Wrong input is refused before anything is written.
+Each takes ``Locks`` or ``AsyncLocks``; with the latter, await the result. Values are stored as
+JSON. Wrong input is refused before anything is written.
 
-What no library can do: a process may die between the end of its work and the mark that says so.
-Then the work is done again (``reuse="never"``: is not done at all again). The window is one call.
+No library can prevent this: a process may die between the end of its work and the write of the
+mark. Then the work runs again (with ``reuse="never"`` it never runs again). The window is one call.
 """
 
 from celery_locks.recipes.buffer import AsyncBuffer, Buffer

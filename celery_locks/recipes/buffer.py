@@ -1,8 +1,8 @@
-"""Buffer: users' messages pile up and are absorbed in batches, one pod at a time for each user.
+"""Buffer: collect users' messages and absorb them in batches, one worker at a time for each user.
 
-A batch is in flight while somebody works on it under the user's lock. It is deleted when the work
-succeeds and goes back in order when it fails. If the worker dies, its lock goes, and the next
-``push`` or ``absorb`` of the user brings the batch back first. Users do not block each other.
+A batch is in flight while a worker handles it under the user's lock. It is deleted when the work
+succeeds and put back in order when it fails. If the worker dies, its lock lapses, and the next
+``push`` or ``absorb`` of the user puts the batch back first. Users do not block each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.recipes.idempotent import release
 from celery_locks.recipes.validation import as_json, check_count, check_key
-from celery_locks.store.commands.recipes import Place, RecipeCommands
+from celery_locks.store.commands.recipes import RecipeCommands, UserBuffer
 from celery_locks.store.effects import Operation
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_ttl
@@ -31,14 +31,14 @@ Work = Callable[[list[Any]], Any]
 
 
 class Batch(NamedTuple):
-    """What somebody may work on: the lease and the messages."""
+    """The messages in flight and the lease that protects them."""
 
     lease: BaseLease
     messages: list[Any]
 
 
 class _BufferOperations:
-    """What both buffers do, as flows."""
+    """The operations of both buffers."""
 
     def __init__(
         self,
@@ -50,9 +50,10 @@ class _BufferOperations:
         ttl: float = 30.0,
         on_ready: Callable[[str], object] | None = None,
     ) -> None:
-        """``on_ready(user)`` is called by the push that makes ``threshold`` messages wait, and by
-        each after it: ``absorb_task.delay`` of a task that is unique in the queue goes here.
-        A batch has ``batch`` messages at most.
+        """Set up a buffer whose batches have at most ``batch`` messages.
+
+        Every push that leaves at least ``threshold`` messages waiting calls ``on_ready(user)``:
+        pass ``absorb_task.delay`` of a task that is unique in the queue.
         """
         self.name = check_key("a buffer's name", name)
         self.threshold = check_count("threshold", threshold)
@@ -62,70 +63,74 @@ class _BufferOperations:
             raise LockUsageError(f"on_ready is {on_ready!r}; it must be a function of the user")
         self._ttl = ttl
         self._on_ready = on_ready
-        self._faces = locks
-        self._verbs = RecipeCommands(locks.commands)
+        self._any_locks = locks
+        self._commands = RecipeCommands(locks.commands)
 
     def lock_name(self, user: str) -> str:
-        """``buffer:user``. A colon in the buffer's own name is quoted, to be no other's end."""
+        """Return ``buffer:user``; colons in the buffer's name are quoted (names stay unique)."""
         buffer = self.name.replace("%", "%25").replace(":", "%3A")
         name = f"{buffer}:{check_key('a user of a buffer', user)}"
         return check_key("a buffer's name and its user together", name)
 
-    def _place(self, user: str) -> Place:
-        return Place(self.lock_name(user), self.name, user)
+    def _user_buffer(self, user: str) -> UserBuffer:
+        return UserBuffer(self.lock_name(user), self.name, user)
 
     def _push(self, user: str, message: Any) -> Operation[int]:
-        place, text = self._place(user), as_json("the message", message)
-        waiting: int = yield self._verbs.push(place, text, new_token())
+        user_buffer, text = self._user_buffer(user), as_json("the message", message)
+        waiting: int = yield self._commands.push(user_buffer, text, new_token())
         return waiting
 
-    def _tell_ready(self, user: str, waiting: int) -> object:
-        """What ``on_ready`` returned, if it was called."""
+    def _call_on_ready(self, user: str, waiting: int) -> object:
+        """Call ``on_ready`` if enough messages wait, and return its result."""
         return self._on_ready(user) if self._on_ready and waiting >= self.threshold else None
 
     def _take(self, user: str, wait: Wait | None, token: str) -> Operation[Batch | None]:
-        place = self._place(user)
-        operations: Any = self._faces.operations
-        spec = LockSpec(place.name, self._ttl, wait=wait)
+        user_buffer = self._user_buffer(user)
+        operations: Any = self._any_locks.operations
+        spec = LockSpec(user_buffer.name, self._ttl, wait=wait)
         lease = yield from operations.acquire(AcquireRequest(spec, caller(None), token, now()))
         if isinstance(lease, Conflict):
             return None
         try:
-            found = yield self._verbs.take_batch(place, lease.token, self.batch)
+            found = yield self._commands.take_batch(user_buffer, lease.token, self.batch)
             if found is None:
                 lease.lose(NOT_ON_SERVER)
                 lease.check()
             return Batch(lease, [json.loads(message) for message in found])
         except BaseException:
-            # A batch that it may have stays in flight until the next one comes.
-            yield from release(self._faces, lease)
+            # A batch that the server may have handed out stays in flight until the next call.
+            yield from release(self._any_locks, lease)
             raise
 
-    def _end(self, user: str, batch: Batch, *, done: bool) -> Operation[None]:
-        operations: Any = self._faces.operations
+    def _end(self, user: str, batch: Batch, *, is_completed: bool) -> Operation[None]:
+        operations: Any = self._any_locks.operations
         try:
-            ours = True
+            had_batch = True
             if batch.messages:
-                place, token = self._place(user), batch.lease.token
-                ours = yield self._verbs.end_batch(place, token, new_token(), done=done)
+                had_batch = yield self._commands.end_batch(
+                    self._user_buffer(user),
+                    batch.lease.token,
+                    new_token(),
+                    is_completed=is_completed,
+                )
         finally:
             yield from operations.release(batch.lease)
-        if done and not ours:
+        if is_completed and not had_batch:
             raise batch.lease.loss(
                 "it ended before the work did; another may have had the batch too"
             )
 
     def _put_back(self, user: str, batch: Batch) -> Operation[None]:
-        """After work that failed, whose error goes on whatever happens here."""
+        """Put the batch back after a failure; an unreachable server must not hide that error."""
         try:
-            yield from self._end(user, batch, done=False)
+            yield from self._end(user, batch, is_completed=False)
         except LockUnavailable as error:
-            # The keeper goes on trying, and the next one to come brings the batch back.
+            # The pending release is tried again, and the next call puts the batch back.
             logs.release_deferred(batch.lease.name, error)
 
     def _users(self) -> Operation[dict[str, int]]:
         counts: dict[str, int] = {}
-        for call in self._verbs.buffered(self.name):
+        for call in self._commands.buffered(self.name):
             counts |= yield call
         return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
@@ -136,7 +141,7 @@ def _check_work(work: object) -> None:
 
 
 class Buffer(_BufferOperations):
-    """Users' messages, for code that blocks."""
+    """Users' messages, for blocking code."""
 
     def __init__(self, locks: Locks, name: str, **options: Any) -> None:
         if not isinstance(locks, Locks):
@@ -149,17 +154,17 @@ class Buffer(_BufferOperations):
         self._locks = locks
 
     def push(self, user: str, message: Any) -> int:
-        """Add a message (any JSON value); returns how many of this user wait now."""
+        """Add a message (any JSON value) and return how many of this user wait."""
         waiting = self._locks.follow(self._push(user, message))
-        self._tell_ready(user, waiting)
+        self._call_on_ready(user, waiting)
         return waiting
 
     def absorb(self, user: str, work: Work, *, wait: Wait | None = None) -> int | None:
-        """Do ``work(messages)`` with this user's batch; returns how many it absorbed.
+        """Run ``work(messages)`` on this user's batch and return the number of messages.
 
-        None: another is at it (and was for ``wait`` seconds). 0: there was nothing. If the work
-        raises, the batch goes back in order and the error goes on. ``LeaseLost``: the work took so
-        long without a renewal that another may have had the batch too.
+        None: another worker has the lock (after ``wait`` seconds). 0: there are no messages. If the
+        work raises, the batch is put back in order and the error propagates. ``LeaseLost``: the
+        lease was lost during the work, and another worker may have had the batch too.
         """
         _check_work(work)
         token = new_token()
@@ -173,20 +178,20 @@ class Buffer(_BufferOperations):
             except BaseException:
                 self._locks.follow(self._put_back(user, batch))
                 raise
-            self._locks.follow(self._end(user, batch, done=True))
+            self._locks.follow(self._end(user, batch, is_completed=True))
             return len(batch.messages)
         except BaseException:
-            # A signal's exception may strike between any two of these steps.
+            # The exception of a signal handler may be raised between any two of these steps.
             self._locks.operations.release_if_acquired(token)
             raise
 
     def users(self) -> dict[str, int]:
-        """Who has messages, waiting or in flight, and how many; longest first, 1,000 a shard."""
+        """Return {user: number of messages, waiting and in flight}; most first, 1,000 a shard."""
         return self._locks.follow(self._users())
 
 
 class AsyncBuffer(_BufferOperations):
-    """As ``Buffer``, awaited; ``work`` is a coroutine, and ``on_ready`` may be one."""
+    """``Buffer`` for asyncio; ``work`` is a coroutine function, and ``on_ready`` may be one."""
 
     def __init__(self, locks: AsyncLocks, name: str, **options: Any) -> None:
         if not isinstance(locks, AsyncLocks):
@@ -198,9 +203,9 @@ class AsyncBuffer(_BufferOperations):
 
     async def push(self, user: str, message: Any) -> int:
         waiting = await self._locks.follow(self._push(user, message))
-        describe_entry = self._tell_ready(user, waiting)
-        if inspect.isawaitable(describe_entry):
-            await describe_entry
+        ready = self._call_on_ready(user, waiting)
+        if inspect.isawaitable(ready):
+            await ready
         return waiting
 
     async def absorb(
@@ -220,7 +225,7 @@ class AsyncBuffer(_BufferOperations):
         except BaseException:
             await self._locks.follow(self._put_back(user, batch))
             raise
-        await self._locks.follow(self._end(user, batch, done=True))
+        await self._locks.follow(self._end(user, batch, is_completed=True))
         return len(batch.messages)
 
     async def users(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""drain: messages off somebody's own Redis list, in one step."""
+"""drain: take messages off a user's own Redis list, in one step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def drain(locks: Locks, list_key: str, count: int) -> list[bytes]: ...
 @overload
 def drain(locks: AsyncLocks, list_key: str, count: int) -> Awaitable[list[bytes]]: ...
 def drain(locks: Locks | AsyncLocks, list_key: str, count: int) -> Any:
-    """Up to ``count`` messages off the head of the list at this very key, in order, as bytes.
+    """Take up to ``count`` messages off the head of the list at this key, in order, as bytes.
 
-    No two callers get the same message. If the answer is lost on its way, the same messages are
-    asked for again. They are the caller's from then on: if it dies, so do they; where that must not
-    be, use ``Buffer``.
+    No two callers get the same message. If the reply is lost, the call is repeated and gets the
+    same messages. From then on only the caller has them: if it dies, they are lost. If that must
+    not happen, use ``Buffer``.
     """
     call = RecipeCommands(locks.commands).drain(
         check_key("drain", list_key), check_count("count of drain", count), new_token()

@@ -1,4 +1,4 @@
-"""idempotent: the work for a key is done once, on functions, coroutines and tasks."""
+"""idempotent: run the work for a key once; for functions, coroutines and tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.skipped import REASONS
 from celery_locks.store.commands.locks import AcquireExtras, Done, Mark
-from celery_locks.store.commands.recipes import DonePage, RecipeCommands
+from celery_locks.store.commands.recipes import CompletedPage, RecipeCommands
 from celery_locks.store.effects import Operation
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_ttl, patience_of
@@ -42,15 +42,16 @@ def idempotent(
     wait: Wait | None = None,
     lock_ttl: float = 30.0,
 ) -> Callable[[F], F]:
-    """The work for a key is done once in ``ttl`` seconds; a repeat gets the saved result.
+    """Run the work for a key once in ``ttl`` seconds; a repeat gets the saved result.
 
-    Without one (not serialisable, or over 64 kB) a repeat gets ``{"skipped": True, "reason":
-    "already_done"}``. A failure leaves no mark. ``reuse`` says what may run again (``once.py``).
+    If the result cannot be saved (not serialisable, or over 64 kB), a repeat gets ``{"skipped":
+    True, "reason": "already_done"}``. A failure leaves no mark. ``reuse`` says what may run again
+    (``core/idempotency.py``).
 
-    For a function give ``Locks``, for a coroutine ``AsyncLocks``; while another is at it, a call
-    waits for ``wait`` seconds and then raises ``LockConflict``. On a task, above or below
-    ``@app.task``, leave ``locks`` out: it is ``single_instance(key=…, once=ttl, reuse=…)``, on the
-    app's locks and with Celery's result serializer.
+    Pass ``Locks`` for a function, ``AsyncLocks`` for a coroutine. While another caller runs the
+    work, a call waits for ``wait`` seconds and then raises ``LockConflict``. On a task, above or
+    below ``@app.task``, omit ``locks``: it is then ``single_instance(key=…, once=ttl, reuse=…)``,
+    with the app's locks and Celery's result serializer.
     """
     check_lifetime("ttl of @idempotent", ttl)
     if reuse not in REUSES:
@@ -60,19 +61,23 @@ def idempotent(
     check_ttl(lock_ttl, "lock_ttl of @idempotent")
     patience_of(wait)
     if locks is None:
-        return _for_task(key, ttl, reuse, wait, lock_ttl)
+        return _decorate_task(key, ttl, reuse, wait, lock_ttl)
     if not isinstance(locks, Locks | AsyncLocks):
         raise LockUsageError(f"@idempotent needs Locks or AsyncLocks, not {locks!r}")
 
     def decorate(function: F) -> F:
         work = _Work(function, key, ttl, reuse, wait, lock_ttl)
-        made = _awaited(locks, work) if isinstance(locks, AsyncLocks) else _blocking(locks, work)
-        return cast(F, made)
+        wrapped = (
+            _decorate_async(locks, work)
+            if isinstance(locks, AsyncLocks)
+            else _decorate_sync(locks, work)
+        )
+        return cast(F, wrapped)
 
     return decorate
 
 
-def _for_task(
+def _decorate_task(
     key: Key, ttl: float, reuse: Reuse, wait: Wait | None, lock_ttl: float
 ) -> Callable[[F], F]:
     from celery_locks.integration.decorator import single_instance
@@ -85,7 +90,7 @@ def _for_task(
 
 
 class _Work:
-    """A function and the rule by which it is done once."""
+    """A function and the rule by which it runs once."""
 
     def __init__(
         self,
@@ -108,7 +113,7 @@ class _Work:
         if isinstance(key, str):
             self._parameters.check(key, f"@idempotent of {function.__qualname__}")
 
-    def run(self, args: Any, kwargs: Any) -> tuple[LockSpec, Once]:
+    def prepare(self, args: Any, kwargs: Any) -> tuple[LockSpec, Once]:
         if isinstance(self._key, str):
             name = self._parameters.name(self._key, args, kwargs)
         else:
@@ -117,64 +122,64 @@ class _Work:
         return spec, Once(f"o:{name}", self._ttl, self._reuse, JSON)
 
 
-def _blocking(locks: Locks, work: _Work) -> Callable[..., Any]:
+def _decorate_sync(locks: Locks, work: _Work) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(work.function):
         raise LockUsageError(f"{work.function.__qualname__} is a coroutine: give AsyncLocks")
 
     @functools.wraps(work.function)
-    def done_once(*args: Any, **kwargs: Any) -> Any:
-        (spec, once), token = work.run(args, kwargs), new_token()
+    def run_once(*args: Any, **kwargs: Any) -> Any:
+        (spec, once), token = work.prepare(args, kwargs), new_token()
         try:
-            begun = locks.follow(begin(locks, spec, once, token))
-            if isinstance(begun, Repeat):
-                return begun.value
+            outcome = locks.follow(acquire_once(locks, spec, once, token))
+            if isinstance(outcome, Repeat):
+                return outcome.value
             try:
                 result = work.function(*args, **kwargs)
             except BaseException as error:
-                locks.follow(give_up(locks, begun, once, error))
+                locks.follow(release_failed(locks, outcome, once, error))
                 raise
-            locks.follow(finish(locks, begun, once, result))
+            locks.follow(release_completed(locks, outcome, once, result))
             return result
         except BaseException:
-            # A signal's exception may strike between any two of these steps.
+            # The exception of a signal handler may be raised between any two of these steps.
             locks.operations.release_if_acquired(token)
             raise
 
-    return done_once
+    return run_once
 
 
-def _awaited(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
+def _decorate_async(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
     if not inspect.iscoroutinefunction(work.function):
         raise LockUsageError(f"{work.function.__qualname__} is no coroutine: give Locks")
 
     @functools.wraps(work.function)
-    async def done_once(*args: Any, **kwargs: Any) -> Any:
-        spec, once = work.run(args, kwargs)
-        begun = await locks.follow(begin(locks, spec, once, new_token()))
-        if isinstance(begun, Repeat):
-            return begun.value
+    async def run_once(*args: Any, **kwargs: Any) -> Any:
+        spec, once = work.prepare(args, kwargs)
+        outcome = await locks.follow(acquire_once(locks, spec, once, new_token()))
+        if isinstance(outcome, Repeat):
+            return outcome.value
         try:
             result = await work.function(*args, **kwargs)
         except BaseException as error:
-            await locks.follow(give_up(locks, begun, once, error))
+            await locks.follow(release_failed(locks, outcome, once, error))
             raise
-        await locks.follow(finish(locks, begun, once, result))
+        await locks.follow(release_completed(locks, outcome, once, result))
         return result
 
-    return done_once
+    return run_once
 
 
-# The steps, for whoever does something between them.
+# The steps; claims.py uses them too.
 
 
-def begin(
+def acquire_once(
     locks: Locks | AsyncLocks, spec: LockSpec, once: Once, token: str
 ) -> Operation[BaseLease | Repeat]:
-    """The lease under which to do the work, or what a repeat gets; ``LockConflict`` if busy."""
+    """Acquire the lease for the work, or return what a repeat gets; ``LockConflict`` if busy."""
     operations: Any = locks.operations
-    extras = AcquireExtras(once=once.question)
-    ask: AcquireRequest[Any] = AcquireRequest(spec, caller(None), token, now(), extras=extras)
-    answer = yield from operations.acquire(ask)
+    extras = AcquireExtras(idempotency=once.question)
+    request: AcquireRequest[Any] = AcquireRequest(spec, caller(None), token, now(), extras=extras)
+    answer = yield from operations.acquire(request)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
     if isinstance(answer, Done):
@@ -184,36 +189,40 @@ def begin(
     return lease
 
 
-def finish(locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any) -> Operation[None]:
-    """Release and leave the mark, in one call. Done is done, also by one who lost the lease."""
+def release_completed(
+    locks: Locks | AsyncLocks, lease: BaseLease, once: Once, result: Any
+) -> Operation[None]:
+    """Release and leave the mark, in one call; also mark the work if the lease is lost."""
     lost = lease.state is State.LOST
     yield from release(locks, lease, [once.done(lease.token, result)])
     if lost:
         raise lease.loss("it ended before the work did; another may have run beside it")
 
 
-def give_up(
+def release_failed(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, error: BaseException
 ) -> Operation[None]:
+    """Release after a failure, with the mark that ``reuse`` asks for."""
     yield from release(locks, lease, once.failed(lease.token, error))
 
 
 def release(
     locks: Locks | AsyncLocks, lease: BaseLease, marks: Sequence[Mark] = ()
 ) -> Operation[None]:
+    """Release the lease; if the server cannot be reached, the release stays pending."""
     operations: Any = locks.operations
     try:
         yield from operations.release(lease, marks=marks)
     except LockUnavailable as error:
-        # The keeper goes on trying, with the mark.
+        # The pending release is tried again, with the mark.
         logs.release_deferred(lease.name, error)
 
 
-# For operators.
+# What operators use.
 
 
 class DoneWork(NamedTuple):
-    """A key whose work is done; ``state`` as in ``once.py``, ``size`` that of the kept result."""
+    """A key whose work is completed; ``state`` is its reason code, ``size`` that of the result."""
 
     key: str
     state: str
@@ -222,10 +231,10 @@ class DoneWork(NamedTuple):
 
 
 def done_work(locks: Locks) -> Iterator[DoneWork]:
-    """Every key that is marked, page by page; ``celery locks once list`` shows this."""
+    """Iterate over every marked key, page by page; ``celery locks once list`` shows this."""
     commands, cursor, seen = RecipeCommands(locks.commands), "", set[str]()
     while True:
-        page: DonePage = locks.perform(commands.done_page(cursor))
+        page: CompletedPage = locks.perform(commands.completed_page(cursor))
         for name, left, head, size in page.found:
             if name not in seen:
                 seen.add(name)
@@ -242,10 +251,10 @@ def reset(locks: Locks, key: str, *, by: str = "", reason: str = "") -> bool: ..
 @overload
 def reset(locks: AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Awaitable[bool]: ...
 def reset(locks: Locks | AsyncLocks, key: str, *, by: str = "", reason: str = "") -> Any:
-    """Forget that the work for ``key`` is done; True if it was. With ``AsyncLocks``: await it.
+    """Delete the mark of ``key``, so that its work may run again: True if there was one.
 
-    With ``by`` it goes into the history (``admin.history``), with the ``reason``.
-    ``admin.reset_done`` is the same for operators and always does.
+    With ``AsyncLocks``, await it. With ``by`` it is logged in the history (``admin.history``), with
+    the ``reason``. ``admin.reset_done`` is the same for operators and is always logged.
     """
     check_key("reset", key)
     if reason and not by:

@@ -1,6 +1,6 @@
-"""Tickets: a stock that is never oversold, one item a user, and the record of who got what.
+"""Inventory: a stock that is never oversold, one item for each user, and a record of who has what.
 
-Each verb is one atomic step on the server. Items and users are texts.
+Each method is one atomic step on the server. Items and users are strings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from celery_locks.store.effects import Operation
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a user has: an item, new or from before, or none as all are sold. True with an item."""
+    """The item that a user has, new or from before, or None if all are sold. True with an item."""
 
     item: str | None
     status: Literal["taken", "already", "sold_out"]
@@ -30,8 +30,10 @@ class Taken:
 
 
 class _InventoryOperations:
+    """The operations of both inventories."""
+
     def __init__(self, locks: Locks | AsyncLocks) -> None:
-        self._verbs = RecipeCommands(locks.commands)
+        self._commands = RecipeCommands(locks.commands)
 
     def _stock(self, name: str, items: Iterable[str]) -> Operation[int]:
         check_key("a stock's name", name)
@@ -41,12 +43,12 @@ class _InventoryOperations:
         if not listed:
             raise LockUsageError(f"there are no items to put in stock {name!r}")
         added = 0
-        for call in self._verbs.stock(name, listed):
+        for call in self._commands.stock(name, listed):
             added += yield call
         return added
 
     def _take(self, name: str, user: str) -> Operation[Taken]:
-        answer = yield self._verbs.take(*_checked(name, user), new_token())
+        answer = yield self._commands.take(*_check(name, user), new_token())
         if isinstance(answer, tuple):
             return Taken(answer[0], "taken" if answer[1] else "already")
         if not answer:
@@ -54,7 +56,7 @@ class _InventoryOperations:
         return Taken(None, "sold_out")
 
     def _give_back(self, name: str, user: str) -> Operation[str | None]:
-        item: str | None = yield self._verbs.give_back(*_checked(name, user), new_token())
+        item: str | None = yield self._commands.give_back(*_check(name, user), new_token())
         return item
 
     def _sold(self, name: str) -> Operation[dict[str, str]]:
@@ -62,44 +64,44 @@ class _InventoryOperations:
         found: dict[str, str] = {}
         cursor = "0"
         while True:
-            page, cursor = yield self._verbs.sold(name, cursor)
+            page, cursor = yield self._commands.sold(name, cursor)
             found |= page
             if cursor == "0":
                 return found
 
     def _left(self, name: str) -> Operation[int]:
-        left: int = yield self._verbs.left(check_key("a stock's name", name))
+        left: int = yield self._commands.left(check_key("a stock's name", name))
         return left
 
 
-def _checked(name: object, user: object) -> tuple[str, str]:
+def _check(name: object, user: object) -> tuple[str, str]:
     return check_key("a stock's name", name), check_key("a user of a stock", user)
 
 
 class Inventory(_InventoryOperations):
-    """Stocks by name, for code that blocks."""
+    """Stocks by name, for blocking code."""
 
     def __init__(self, locks: Locks) -> None:
         super().__init__(locks)
         self._locks = locks
 
     def stock(self, name: str, items: Iterable[str]) -> int:
-        """Put items on sale; those that are, or are sold, are left as they are. Returns the new."""
+        """Put items in stock and return the number of new ones; known and sold items stay as is."""
         return self._locks.follow(self._stock(name, items))
 
     def take(self, name: str, user: str) -> Taken:
-        """An item for the user: a new one, the one he has already, or none as all are sold.
+        """Take an item for the user: a new one, the one they have, or none if all are sold.
 
-        A name under which nothing was ever in stock is refused: it is a misspelt one.
+        A name that never had a stock is refused: it is probably misspelt.
         """
         return self._locks.follow(self._take(name, user))
 
     def give_back(self, name: str, user: str) -> str | None:
-        """The user's item goes on sale again; returns it, or None if he has none."""
+        """Put the user's item back in stock and return it, or None if they have none."""
         return self._locks.follow(self._give_back(name, user))
 
     def sold(self, name: str) -> dict[str, str]:
-        """Who got what. Read page by page: exact once nobody buys any more."""
+        """Return {user: item}, read page by page: exact only while nobody takes items."""
         return self._locks.follow(self._sold(name))
 
     def left(self, name: str) -> int:
@@ -107,7 +109,7 @@ class Inventory(_InventoryOperations):
 
 
 class AsyncInventory(_InventoryOperations):
-    """As ``Tickets``, awaited."""
+    """``Inventory`` for asyncio."""
 
     def __init__(self, locks: AsyncLocks) -> None:
         super().__init__(locks)
@@ -129,6 +131,6 @@ class AsyncInventory(_InventoryOperations):
         return await self._locks.follow(self._left(name))
 
 
-# The former names, which users may have.
+# Aliases that user code may import.
 Tickets = Inventory
 AsyncTickets = AsyncInventory

@@ -1,4 +1,4 @@
-"""What the recipes write, as text: checked before anything is sent."""
+"""Checks of the recipes' arguments, before anything is sent."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from celery_locks.errors import LockUsageError
 from celery_locks.validation import check_name
 
-# Ten years: longer than anybody means, and well within what a server can count.
-_LONGEST = 10 * 365 * 86400.0
+# Ten years: longer than anybody needs, and well within the range of the server.
+_MAX_LIFETIME = 10 * 365 * 86400.0
 
 
-# json.dumps would make such an encoder for each value.
+# json.dumps would create such an encoder for each value.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def as_json(what: str, value: Any) -> str:
-    """ASCII, so a lone surrogate is no trouble; NaN is no JSON and is refused."""
+    """Encode a value as ASCII, so that a lone surrogate does no harm; NaN is refused."""
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -41,7 +41,7 @@ def check_count(what: str, count: object) -> int:
 
 
 def check_lifetime(what: str, ttl: object) -> float:
-    good = isinstance(ttl, int | float) and not isinstance(ttl, bool) and math.isfinite(ttl)
-    if not good or not 0.001 <= ttl <= _LONGEST:  # type: ignore[operator]
+    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool) and math.isfinite(ttl)
+    if not is_number or not 0.001 <= ttl <= _MAX_LIFETIME:  # type: ignore[operator]
         raise LockUsageError(f"{what} is {ttl!r}; it must be a number of seconds above 0")
     return float(ttl)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""What the layers above ask of a store, as values, and the protocol that a store fulfils.
+"""The effects that operations request from a store, as values, and the protocol of a store.
 
-A command is a :class:`Call`: a value that says what to send and how to read the answer. Code above
-the store is written once, as generators that yield calls (and :class:`Subscribe`,
-:class:`WaitForHandover`) and receive answers. A store *performs* them, a sync one by blocking, an
-async one by awaiting. That is why sync and async share everything but the await.
+A command is a :class:`Call`: a value with what to send and how to read the reply. An operation is a
+generator: it yields effects (calls, :class:`Subscribe`, :class:`WaitForHandover`) and receives
+their results. A store *performs* an effect, a sync one by blocking, an async one by awaiting. So
+sync and async share everything but the await.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Protocol, TypeVar
 
 from celery_locks.store.resp import Arg, Reply
-from celery_locks.store.scripts import Command, Script
+from celery_locks.store.scripts import PlainCommand, Script
 
 T = TypeVar("T")
 
 
 class Call:
-    """One script on one shard; answered by ``parse(reply)`` or an error within ``budget``.
+    """One script on one shard; its result is ``parse(reply)``, or an error within ``budget``.
 
-    May be performed again. It is packed when made: a waiter's answer to being woken lies ready.
+    It may be performed again. It is packed when it is created: a waiter has its claim ready before
+    it is woken.
     """
 
     __slots__ = ("args", "budget", "packed", "parse", "root", "script")
 
     def __init__(
         self,
-        script: Script | Command,
+        script: Script | PlainCommand,
         root: str,
         args: tuple[Arg, ...],
         parse: Callable[[Any], Any],
@@ -45,10 +46,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Be ready to be woken for ``token``; answered with the channel, or None if not connected.
+    """Prepare to be woken for ``token``; the result is the channel, or None if not connected.
 
-    With ``connect`` it subscribes if need be; a store that cannot listen, never or not now, answers
-    "-", and its waiters live by polling: whether the server is there at all, the next call says.
+    With ``connect`` the store subscribes if it has not yet. If it cannot subscribe, the result is
+    "-" and the waiter polls: the next call finds out whether the server can be reached at all.
     """
 
     root: str
@@ -59,7 +60,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class WaitForHandover:
-    """Sleep until handed the lock, at most ``seconds``; answered with the fence, or with 0."""
+    """Sleep until the lock is handed over, at most ``seconds``; the result is the fence, or 0."""
 
     root: str
     token: str
@@ -71,7 +72,7 @@ Operation = Generator[Effect, Any, T]
 
 
 class Store(Protocol):
-    """A lock store that blocks; ``twin`` is one like it for the keeper's thread alone."""
+    """A lock store that blocks; ``store_for_thread`` makes another for the background thread."""
 
     server: Any
 
@@ -82,7 +83,7 @@ class Store(Protocol):
 
 
 class AsyncStore(Protocol):
-    """A lock store that is awaited; ``twin`` is the blocking one the keeper thread uses."""
+    """A lock store that is awaited; ``store_for_thread`` makes a blocking one for the renewer."""
 
     def perform(self, effect: Effect) -> Awaitable[Any]: ...
     def unsubscribe(self, token: str) -> None: ...
@@ -93,44 +94,44 @@ class AsyncStore(Protocol):
 def run_sync(
     operation: Generator[Any, Any, T],
     perform: Callable[[Any], Any],
-    struck_by: BaseException | None = None,
+    error: BaseException | None = None,
 ) -> T:
-    """Run a flow to its end, performing what it yields.
+    """Run an operation to its end and perform the effects that it yields.
 
-    A signal's exception may strike between two steps: the flow hears of it like of any other, and
-    sees to what it has taken.
+    The exception of a signal handler may be raised between two steps. It is thrown into the
+    operation like any other error, so that the operation releases what it has acquired.
     """
     try:
-        effect = operation.throw(struck_by) if struck_by else next(operation)
+        effect = operation.throw(error) if error else next(operation)
         while True:
             try:
-                answer = perform(effect)
-            except BaseException as error:  # noqa: BLE001 (the flow decides)
-                effect = operation.throw(error)
+                result = perform(effect)
+            except BaseException as failure:  # noqa: BLE001 (the operation decides)
+                effect = operation.throw(failure)
             else:
-                effect = operation.send(answer)
+                effect = operation.send(result)
     except StopIteration as done:
         value: T = done.value
         return value
-    except BaseException as error:
+    except BaseException as interruption:
         if getgeneratorstate(operation) == GEN_CLOSED:
-            raise  # the flow has ended with it
-        return run_sync(operation, perform, error)
+            raise  # the operation has ended with it
+        return run_sync(operation, perform, interruption)
 
 
 async def run_async(
     operation: Generator[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]
 ) -> T:
-    """``drive``, awaited."""
+    """Run an operation to its end, as ``run_sync`` does, and await its effects."""
     try:
         effect = next(operation)
         while True:
             try:
-                answer = await perform(effect)
-            except BaseException as error:  # noqa: BLE001 (the flow decides)
-                effect = operation.throw(error)
+                result = await perform(effect)
+            except BaseException as failure:  # noqa: BLE001 (the operation decides)
+                effect = operation.throw(failure)
             else:
-                effect = operation.send(answer)
+                effect = operation.send(result)
     except StopIteration as done:
         value: T = done.value
         return value

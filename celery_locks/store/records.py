@@ -1,6 +1,6 @@
-"""What the scripts' replies say of holders, as values. Pure.
+"""The records in the scripts' replies, as values: holders, locks and history entries. Pure.
 
-Records are as ``common.lua`` describes them; who asks for what is in ``verbs.py``.
+``scripts/lib/common.lua`` describes the form of a record.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from urllib.parse import unquote
 from celery_locks.types import REPLACED, HistoryEntry, Holder, LockInfo, Revocation
 
 
-def located(token: str, record: bytes) -> tuple[str, Holder]:
+def parse_located(token: str, record: bytes) -> tuple[str, Holder]:
+    """Return the lock name in a record, and the holder without its expiry."""
     length, rest = record.split(b" ", 8)[7:]
     return rest[: int(length)].decode(), holder_of(token.encode(), b"0", record)
 
 
-def revocation(note: bytes) -> Revocation:
-    length, _, said = note.partition(b" ")
-    return Revocation(
-        said[: int(length)].decode(errors="replace"), said[int(length) :].decode(errors="replace")
-    )
+def parse_revocation(note: bytes) -> Revocation:
+    length, _, texts = note.partition(b" ")
+    by, why = texts[: int(length)], texts[int(length) :]
+    return Revocation(by.decode(errors="replace"), why.decode(errors="replace"))
 
 
-def act_of(identifier: bytes, fields: Sequence[bytes]) -> HistoryEntry:
-    said = list(zip(fields[::2], fields[1::2], strict=True))
-    words = {word.decode(): value.decode(errors="replace") for word, value in said}
-    taken = [value for word, value in said if word == b"from"]
+def history_entry_of(identifier: bytes, fields: Sequence[bytes]) -> HistoryEntry:
+    pairs = list(zip(fields[::2], fields[1::2], strict=True))
+    values = {field.decode(): value.decode(errors="replace") for field, value in pairs}
+    holders = [value for field, value in pairs if field == b"from"]
     return HistoryEntry(
         id=identifier.decode(),
         at=int(identifier.split(b"-")[0]) / 1000,
-        act=words.get("act", ""),
-        name=words.get("name", ""),
-        by=words.get("by", ""),
-        why=words.get("why", ""),
-        holders=tuple(holders_of(taken)),
-        held_for=int(words["held"]) / 1000 if "held" in words else None,
+        act=values.get("act", ""),
+        name=values.get("name", ""),
+        by=values.get("by", ""),
+        why=values.get("why", ""),
+        holders=tuple(holders_of(holders)),
+        held_for=int(values["held"]) / 1000 if "held" in values else None,
     )
 
 
@@ -54,27 +54,27 @@ def holders_of(flat: Sequence[Any]) -> Iterable[Holder]:
 
 
 def holder_of(token: bytes, score: bytes, record: bytes) -> Holder:
-    """A record as ``common.lua`` describes it; a waiter's score is its ticket, in microseconds."""
+    """Read a record. The score is the expiry of a holder, or the ticket of a waiter in µs."""
     if not record:
         return Holder(token=token.decode(), expires_at=float(score) / 1000)
     fence, since, ttl, _limit, job, attempt, _channel, length, rest = record.split(b" ", 8)
-    waiting = fence == b"0"
-    said = json.loads(rest[int(length) :])
+    is_waiter = fence == b"0"
+    about = json.loads(rest[int(length) :])
     replaced, tries = divmod(int(attempt), REPLACED)
     return Holder(
         token=token.decode(),
         fence=int(fence),
-        task_id=said.get("task_id") if job == b"-" else unquote(job[1:].decode()),
-        task=said.get("task"),
+        task_id=about.get("task_id") if job == b"-" else unquote(job[1:].decode()),
+        task=about.get("task"),
         retries=tries - 1,
         replaced=replaced,
-        worker=said.get("worker"),
-        host=said.get("host"),
-        pid=said.get("pid"),
-        extra=said.get("extra", {}),
+        worker=about.get("worker"),
+        host=about.get("host"),
+        pid=about.get("pid"),
+        extra=about.get("extra", {}),
         ttl=int(ttl) / 1000,
-        acquired_at=float(score) / 1e6 if waiting else int(since) / 1000,
-        expires_at=int(since) / 1000 if waiting else float(score) / 1000,
-        owner=said.get("owner", ""),
-        nested=job == b"-" and "task_id" in said,
+        acquired_at=float(score) / 1e6 if is_waiter else int(since) / 1000,
+        expires_at=int(since) / 1000 if is_waiter else float(score) / 1000,
+        owner=about.get("owner", ""),
+        nested=job == b"-" and "task_id" in about,
     )

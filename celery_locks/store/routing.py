@@ -123,7 +123,7 @@ class Router:
         if code in _PASSING:
             return
         refused = refused_because(reply.text)
-        cls, what = _FINAL.get(code, (LockUnavailable, f"failed on {call.script.verb}"))
+        cls, what = _FINAL.get(code, (LockUnavailable, f"failed on {call.script.name}"))
         if refused:
             cls, what = ServerRefused, refused
         error = cls(f"the {self._site} {what}: {reply.text}")

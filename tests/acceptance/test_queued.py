@@ -277,7 +277,7 @@ def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key:
             LockSpec(key, 2.0),
             "q-never",
             holder,
-            extras=AcquireExtras(replaces=reservation_token(first.id)),
+            extras=AcquireExtras(replace=reservation_token(first.id)),
         )
         assert rig.locks.perform(call)
     rig.wait_event("requeued", key)

@@ -1,1 +1,1 @@
-"""One suite over every store (`places.py`) and both faces (`faces.py`)."""
+"""One suite over every store (`backends.py`) and both APIs (`apis.py`)."""

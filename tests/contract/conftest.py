@@ -1,4 +1,4 @@
-"""`place`: each store in turn. `face`: each store with each face. `two`: two faces on one store."""
+"""`backend`: each store in turn. `api`: each store with each API. `other`: a second API on it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,22 +8,22 @@ import pytest
 from celery_locks import Locks
 from celery_locks.core import waiting
 from celery_locks.core.renewer import renewer
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import PLACES, Place, make_place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import BACKENDS, Backend, make_backend
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    made = make_place(request.param, request.getfixturevalue)
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = make_backend(request.param, request.getfixturevalue)
     yield made
     made.close()
 
 
 @pytest.fixture
-def locks(place: Place) -> Iterator[Locks]:
-    """What it leaves held is no longer renewed: the next test starts with an idle keeper."""
+def locks(backend: Backend) -> Iterator[Locks]:
+    """Stop renewing what a test leaves held: the next test starts with an idle renewer."""
     before = renewer.tokens
-    yield place.locks()
+    yield backend.locks()
     for token in renewer.tokens - before:
         renewer.discard(token)
 
@@ -34,22 +34,22 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def face(place: Place, kind: str) -> Iterator[LeaseBackend]:
+def api(backend: Backend, kind: str) -> Iterator[LocksApi]:
     before = renewer.tokens
-    yield place.face(kind)
+    yield backend.api(kind)
     for token in renewer.tokens - before:
         renewer.discard(token)
 
 
 @pytest.fixture
-def other(place: Place, kind: str) -> LeaseBackend:
-    """A second process, as far as the store can tell."""
-    return place.face(kind)
+def other(backend: Backend, kind: str) -> LocksApi:
+    """Return a second API; for the store it is another process."""
+    return backend.api(kind)
 
 
 @pytest.fixture
 def in_thread() -> Iterator[Callable[..., Any]]:
-    """`in_thread(f, …)` runs it beside the test; `.result()` of what it returns waits for it."""
+    """Run a function in a thread, `in_thread(f, …)`, and wait for it with `.result()`."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(32) as pool:
@@ -58,6 +58,6 @@ def in_thread() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def without_repoll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not woken now waits for half a minute: longer than any test here."""
+    """Make a waiter that is not woken wait for half a minute: longer than any test here."""
     monkeypatch.setattr(waiting, "REPOLL", 30.0)
     monkeypatch.setattr(waiting, "ALIVE", 90.0)

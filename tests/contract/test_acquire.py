@@ -1,4 +1,4 @@
-"""Taking and giving back: one holder, one fence after the other, nothing half-taken."""
+"""Acquire and release: one holder, increasing fences, nothing half acquired."""
 
 import os
 
@@ -6,25 +6,25 @@ import pytest
 
 from celery_locks import Conflict, Holder, LimitMismatch, LockConflict, LockUsageError
 from celery_locks.types import LockSpec
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import Place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import Backend
 
 
-def test_acquire_gives_a_lease_and_then_none(face: LeaseBackend, other: LeaseBackend) -> None:
-    lease = face.acquire("a")
+def test_acquire_gives_a_lease_and_then_none(api: LocksApi, other: LocksApi) -> None:
+    lease = api.acquire("a")
     assert lease.name == "a"
     assert lease.remaining > 0
     assert other.acquire("a") is None
-    assert face.acquire("a") is None, "the same process is no exception"
+    assert api.acquire("a") is None, "the same process is no exception"
 
 
-def test_acquire_of_another_name_is_free(face: LeaseBackend) -> None:
-    assert face.acquire("a")
-    assert face.acquire("b")
+def test_acquire_of_another_name_is_free(api: LocksApi) -> None:
+    assert api.acquire("a")
+    assert api.acquire("b")
 
 
-def test_try_acquire_tells_who_holds_it(face: LeaseBackend, other: LeaseBackend) -> None:
-    lease = face.acquire(
+def test_try_acquire_tells_who_holds_it(api: LocksApi, other: LocksApi) -> None:
+    lease = api.acquire(
         "a",
         ttl=20,
         holder=Holder(
@@ -44,23 +44,23 @@ def test_try_acquire_tells_who_holds_it(face: LeaseBackend, other: LeaseBackend)
     assert holder.ttl == 20
 
 
-def test_hold_holds_while_the_block_runs(face: LeaseBackend, other: LeaseBackend) -> None:
-    with face.hold("a") as lease:
+def test_hold_holds_while_the_block_runs(api: LocksApi, other: LocksApi) -> None:
+    with api.hold("a") as lease:
         assert other.is_locked("a")
         lease.check()
     assert not other.is_locked("a")
 
 
-def test_hold_releases_when_the_block_raises(face: LeaseBackend) -> None:
+def test_hold_releases_when_the_block_raises(api: LocksApi) -> None:
     with pytest.raises(KeyError):
-        with face.hold("a"):
+        with api.hold("a"):
             raise KeyError("x")
-    assert not face.is_locked("a")
+    assert not api.is_locked("a")
 
 
-def test_hold_raises_a_conflict_with_the_holder(face: LeaseBackend, other: LeaseBackend) -> None:
-    """Who reads the message must see where to look."""
-    with face.hold("a") as lease:
+def test_hold_raises_a_conflict_with_the_holder(api: LocksApi, other: LocksApi) -> None:
+    """The reader of the message must see where to look."""
+    with api.hold("a") as lease:
         with pytest.raises(LockConflict) as caught:
             with other.hold("a"):
                 pytest.fail("entered a lock that is held")
@@ -71,71 +71,71 @@ def test_hold_raises_a_conflict_with_the_holder(face: LeaseBackend, other: Lease
     assert f"pid {os.getpid()}" in str(caught.value)
 
 
-def test_hold_that_is_not_required_yields_none(face: LeaseBackend, other: LeaseBackend) -> None:
-    with face.hold("a"):
+def test_hold_that_is_not_required_yields_none(api: LocksApi, other: LocksApi) -> None:
+    with api.hold("a"):
         with other.hold("a", required=False) as nothing:
             assert nothing is None
-        assert face.is_locked("a"), "leaving the empty block freed somebody else's lock"
+        assert api.is_locked("a"), "leaving the empty block freed somebody else's lock"
 
 
-def test_release_is_idempotent(face: LeaseBackend, other: LeaseBackend) -> None:
-    lease = face.acquire("a")
-    assert face.release(lease) is True
+def test_release_is_idempotent(api: LocksApi, other: LocksApi) -> None:
+    lease = api.acquire("a")
+    assert api.release(lease) is True
     taken = other.acquire("a")
     assert taken
-    assert face.release(lease) is False
+    assert api.release(lease) is False
     assert other.is_locked("a")
 
 
-def test_release_frees_only_its_own(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
-    """It lapsed and somebody else has it now: the late release must not free theirs."""
-    late = face.acquire("a")
-    place.lapse("a", late.token)
+def test_release_frees_only_its_own(api: LocksApi, other: LocksApi, backend: Backend) -> None:
+    """The lease lapsed and another holder has the lock: a late release must not free it."""
+    late = api.acquire("a")
+    backend.lapse("a", late.token)
     current = other.acquire("a")
     assert current
-    assert face.release(late) is False
+    assert api.release(late) is False
     assert [h.token for h in other.holders("a")] == [current.token]
 
 
-def test_release_of_a_lapsed_but_untaken_lock_frees_it(face: LeaseBackend, place: Place) -> None:
-    lease = face.acquire("a")
-    place.lapse("a", lease.token)
-    assert face.release(lease) is True
-    assert place.keys() == {"fence"}
+def test_release_of_a_lapsed_but_untaken_lock_frees_it(api: LocksApi, backend: Backend) -> None:
+    lease = api.acquire("a")
+    backend.lapse("a", lease.token)
+    assert api.release(lease) is True
+    assert backend.keys() == {"fence"}
 
 
-def test_acquire_twice_with_one_token_gives_one_fence(place: Place) -> None:
-    """The reply was lost and the call sent again: the same lease, not an orphan."""
-    locks = place.locks()
+def test_acquire_twice_with_one_token_gives_one_fence(backend: Backend) -> None:
+    """The reply was lost and the call is repeated: it gets the same lease, no second one."""
+    locks = backend.locks()
     call = locks.commands.acquire(LockSpec("a", 20), "token", Holder())
     fence = locks.perform(call)
-    before = place.content()
+    before = backend.content()
     assert locks.perform(call) == fence
-    assert place.content().keys() == before.keys()
+    assert backend.content().keys() == before.keys()
     assert locks.perform(locks.commands.release("a", "token"))
     assert not locks.is_locked("a")
 
 
-def test_fence_rises_strictly(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
-    """Also when the server forgets everything in between."""
+def test_fence_rises_strictly(api: LocksApi, other: LocksApi, backend: Backend) -> None:
+    """Also if the server loses all data in between."""
     fences = []
     for turn in range(30):
-        turns = (face, other)[turn % 2]
+        turns = (api, other)[turn % 2]
         lease = turns.acquire("a")
         fences.append(lease.fence)
         if turn % 3 == 0:
-            place.wipe()
+            backend.wipe()
         elif turn % 3 == 1:
-            place.lapse("a", lease.token)
+            backend.lapse("a", lease.token)
         else:
             turns.release(lease)
     assert fences == sorted(set(fences))
 
 
-def test_fence_rises_even_if_the_servers_clock_went_back(place: Place) -> None:
-    locks = place.locks()
+def test_fence_rises_even_if_the_servers_clock_went_back(backend: Backend) -> None:
+    locks = backend.locks()
     ahead = 4_000_000_000_000_000
-    place.raw.set(place.key("fence", "a"), ahead)
+    backend.raw.set(backend.key("fence", "a"), ahead)
     first = locks.acquire("a")
     assert first
     assert first.fence == ahead + 1
@@ -146,13 +146,13 @@ def test_fence_rises_even_if_the_servers_clock_went_back(place: Place) -> None:
     second.release()
 
 
-def test_limit_admits_so_many_and_no_more(face: LeaseBackend, other: LeaseBackend) -> None:
-    leases = [face.acquire("s", limit=3) for _ in range(3)]
+def test_limit_admits_so_many_and_no_more(api: LocksApi, other: LocksApi) -> None:
+    leases = [api.acquire("s", limit=3) for _ in range(3)]
     assert all(leases)
     conflict = other.try_acquire("s", limit=3)
     assert isinstance(conflict, Conflict)
     assert {h.token for h in conflict.holders} == {lease.token for lease in leases}
-    face.release(leases[1])
+    api.release(leases[1])
     assert other.acquire("s", limit=3)
     assert other.acquire("s", limit=3) is None
     info = other.info("s")
@@ -160,37 +160,37 @@ def test_limit_admits_so_many_and_no_more(face: LeaseBackend, other: LeaseBacken
     assert (info.limit, len(info.holders)) == (3, 3)
 
 
-def test_limit_room_of_a_lapsed_holder_is_used(face: LeaseBackend, place: Place) -> None:
-    first, second = face.acquire("s", limit=2), face.acquire("s", limit=2)
-    place.lapse("s", first.token)
-    third = face.acquire("s", limit=2)
-    assert {h.token for h in face.holders("s")} == {second.token, third.token}
-    assert face.acquire("s", limit=2) is None
+def test_limit_room_of_a_lapsed_holder_is_used(api: LocksApi, backend: Backend) -> None:
+    first, second = api.acquire("s", limit=2), api.acquire("s", limit=2)
+    backend.lapse("s", first.token)
+    third = api.acquire("s", limit=2)
+    assert {h.token for h in api.holders("s")} == {second.token, third.token}
+    assert api.acquire("s", limit=2) is None
 
 
-@pytest.mark.parametrize(("held", "asked"), [(1, 2), (2, 1), (3, 4)])
+@pytest.mark.parametrize(("held", "wanted"), [(1, 2), (2, 1), (3, 4)])
 def test_limit_unlike_the_held_one_is_refused(
-    face: LeaseBackend, other: LeaseBackend, place: Place, held: int, asked: int
+    api: LocksApi, other: LocksApi, backend: Backend, held: int, wanted: int
 ) -> None:
-    """Two limits on one name would admit more than one side believes."""
-    assert face.acquire("s", limit=held)
-    before = place.content()
-    with pytest.raises(LimitMismatch, match=f"limit {held}, not {asked}"):
-        other.acquire("s", limit=asked)
+    """With two limits on one name, more holders would be let in than one side expects."""
+    assert api.acquire("s", limit=held)
+    before = backend.content()
+    with pytest.raises(LimitMismatch, match=f"limit {held}, not {wanted}"):
+        other.acquire("s", limit=wanted)
     with pytest.raises(LimitMismatch):
-        other.acquire("s", limit=asked, wait=5)
-    assert place.content() == before
+        other.acquire("s", limit=wanted, wait=5)
+    assert backend.content() == before
 
 
-def test_limit_may_change_once_nobody_holds_it(face: LeaseBackend, place: Place) -> None:
-    face.release(face.acquire("s", limit=2))
-    lapsed = face.acquire("s", limit=3)
-    place.lapse("s", lapsed.token)
-    assert face.acquire("s", limit=1)
+def test_limit_may_change_once_nobody_holds_it(api: LocksApi, backend: Backend) -> None:
+    api.release(api.acquire("s", limit=2))
+    lapsed = api.acquire("s", limit=3)
+    backend.lapse("s", lapsed.token)
+    assert api.acquire("s", limit=1)
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "options"),
     [
         ("", {}),
         ("x" * 513, {}),
@@ -202,20 +202,20 @@ def test_limit_may_change_once_nobody_holds_it(face: LeaseBackend, place: Place)
     ],
 )
 def test_acquire_refuses_bad_input_and_takes_nothing(
-    face: LeaseBackend, place: Place, name: str, asked: dict[str, float]
+    api: LocksApi, backend: Backend, name: str, options: dict[str, float]
 ) -> None:
     with pytest.raises(LockUsageError):
-        face.acquire(name, **asked)
-    assert place.keys() == set()
+        api.acquire(name, **options)
+    assert backend.keys() == set()
 
 
-def test_scripts_are_reloaded_when_the_server_lost_them(face: LeaseBackend, place: Place) -> None:
-    place.script_flush()
-    lease = face.acquire("a")
-    place.script_flush()
-    face.renew(lease)
-    place.script_flush()
-    assert face.info("a")
-    place.script_flush()
-    assert face.release(lease) is True
-    assert place.keys() == {"fence"}
+def test_scripts_are_reloaded_when_the_server_lost_them(api: LocksApi, backend: Backend) -> None:
+    backend.script_flush()
+    lease = api.acquire("a")
+    backend.script_flush()
+    api.renew(lease)
+    backend.script_flush()
+    assert api.info("a")
+    backend.script_flush()
+    assert api.release(lease) is True
+    assert backend.keys() == {"fence"}

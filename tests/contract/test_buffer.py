@@ -1,4 +1,4 @@
-"""Buffers where something is wrong: names that look alike, a face that does not fit, no server."""
+"""Buffers where something is wrong: similar names, the wrong API, no server."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable, LockUsageError
 from celery_locks.recipes import AsyncBuffer, Buffer
-from tests.contract.places import Place, in_loop, make_place
+from tests.contract.backends import Backend, in_loop, make_backend
 from tests.support.waiting import wait_until
 
 
@@ -20,7 +20,7 @@ def absorbed(buffer: Buffer, user: str) -> list[Any]:
 
 
 class Struck(BaseException):
-    """As a time limit or Ctrl-C would."""
+    """Raised as a time limit or Ctrl-C would be."""
 
 
 def gone() -> LockUnavailable:
@@ -28,12 +28,12 @@ def gone() -> LockUnavailable:
 
 
 def away(locks: Locks | AsyncLocks, **errors: Callable[[], BaseException]) -> None:
-    """From now on these verbs get no answer, but an error."""
+    """Make these commands fail from now on."""
     store: Any = locks._store
     perform = store.perform
 
     def performed(effect: Any) -> Any:
-        error = errors.get(getattr(getattr(effect, "script", None), "verb", ""))
+        error = errors.get(getattr(getattr(effect, "script", None), "name", ""))
         if error:
             raise error()
         return perform(effect)
@@ -42,7 +42,7 @@ def away(locks: Locks | AsyncLocks, **errors: Callable[[], BaseException]) -> No
 
 
 def test_buffers_whose_names_look_alike_share_nothing(locks: Locks) -> None:
-    """One would absorb the other's messages, and leave that one's users counted for ever."""
+    """One would absorb the messages of the other, whose users would stay counted forever."""
     pairs = [("mem", "x:ann"), ("mem:x", "ann"), ("mem%3Ax", "ann"), ("mem%3A", "x:ann")]
     for name, user in pairs:
         Buffer(locks, name).push(user, name)
@@ -54,19 +54,19 @@ def test_buffers_whose_names_look_alike_share_nothing(locks: Locks) -> None:
 
 
 def test_buffer_lock_name_is_the_plain_one_where_it_can_be() -> None:
-    """What waits on a server from before must be found."""
+    """Messages that an earlier version stored must be found."""
     locks = Locks.from_url("redis://nowhere")
     assert Buffer(locks, "memory").lock_name("ann:1%") == "memory:ann:1%"
 
 
 def test_buffer_refuses_what_no_lock_can_be_named() -> None:
-    """A message that was pushed and could never be absorbed would be lost."""
-    place = make_place("fakeredis", lambda _: None)
-    buffer = Buffer(place.locks(), "n" * 300)
+    """A message that is pushed but can never be absorbed would be lost."""
+    backend = make_backend("fakeredis", lambda _: None)
+    buffer = Buffer(backend.locks(), "n" * 300)
     with pytest.raises(LockUsageError, match="601 bytes long; 512 is the most"):
         buffer.push("u" * 300, 1)
-    assert place.keys() == set()
-    place.close()
+    assert backend.keys() == set()
+    backend.close()
 
 
 def test_buffer_wants_the_face_that_fits() -> None:
@@ -88,8 +88,8 @@ def test_buffer_that_blocks_refuses_a_coroutine() -> None:
         Buffer(Locks.from_url("redis://nowhere"), "memory", on_ready=ready)
 
 
-def test_buffer_awaits_on_ready(place: Place) -> None:
-    """Never awaited, it would tell nobody that there is work."""
+def test_buffer_awaits_on_ready(backend: Backend) -> None:
+    """If it is never awaited, nobody learns that there is work."""
     describe_entry: list[str] = []
 
     async def ready(user: str) -> None:
@@ -105,14 +105,14 @@ def test_buffer_awaits_on_ready(place: Place) -> None:
         )
         assert describe_entry == ["ann", "ann"]
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
 
 def test_buffer_work_that_failed_says_so_though_the_server_is_away(
-    locks: Locks, place: Place, caplog: pytest.LogCaptureFixture
+    locks: Locks, backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is the work's, and the batch is brought back when the keeper has been heard."""
-    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+    """The error of the work is raised, and the batch comes back after the pending release."""
+    buffer, other = Buffer(locks, "memory"), Buffer(backend.locks(), "memory")
     buffer.push("ann", 1)
 
     def work(messages: list[Any]) -> None:
@@ -121,46 +121,48 @@ def test_buffer_work_that_failed_says_so_though_the_server_is_away(
 
     with caplog.at_level(logging.WARNING), pytest.raises(OSError, match="the work failed"):
         buffer.absorb("ann", work)
-    [said] = [line for line in caplog.records if getattr(line, "event", "") == "owed"]
-    assert said.getMessage() == "lock 'memory:ann' is given back as soon as possible: no answer"
+    [line] = [line for line in caplog.records if getattr(line, "event", "") == "owed"]
+    assert line.getMessage() == "lock 'memory:ann' is given back as soon as possible: no answer"
     assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
 
 
-def test_buffer_awaited_work_is_cancelled_though_the_server_is_away(place: Place) -> None:
-    """A task that was cancelled must end as one, or whoever cancelled it waits in vain."""
-    other = Buffer(place.locks(), "memory")
+def test_buffer_awaited_work_is_cancelled_though_the_server_is_away(backend: Backend) -> None:
+    """A cancelled task must end as cancelled, or its canceller waits forever."""
+    other = Buffer(backend.locks(), "memory")
 
     async def test(locks: AsyncLocks) -> None:
-        buffer, begun = AsyncBuffer(locks, "memory"), asyncio.Event()
+        buffer, started = AsyncBuffer(locks, "memory"), asyncio.Event()
         await buffer.push("ann", 1)
 
         async def work(messages: list[Any]) -> None:
             away(locks, end_batch=gone, release=gone)
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
         task = asyncio.create_task(buffer.absorb("ann", work))
-        await asyncio.wait_for(begun.wait(), 15)
+        await asyncio.wait_for(started.wait(), 15)
         task.cancel()
         await asyncio.wait([task], timeout=15)
         assert task.cancelled()
 
-    in_loop(place, test)
+    in_loop(backend, test)
     assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
 
 
-def test_buffer_that_is_interrupted_while_it_takes_goes_on_so(locks: Locks, place: Place) -> None:
-    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+def test_buffer_that_is_interrupted_while_it_takes_goes_on_so(
+    locks: Locks, backend: Backend
+) -> None:
+    buffer, other = Buffer(locks, "memory"), Buffer(backend.locks(), "memory")
     buffer.push("ann", 1)
     away(locks, take_batch=Struck, release=gone)
     with pytest.raises(Struck):
         absorbed(buffer, "ann")
-    assert wait_until(lambda: absorbed(other, "ann"), what="the lock to be given back") == [1]
+    assert wait_until(lambda: absorbed(other, "ann"), what="the release") == [1]
 
 
-def test_buffer_says_that_work_could_not_be_ended(locks: Locks, place: Place) -> None:
-    """It was done, but the batch comes again: that is no success."""
-    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+def test_buffer_says_that_work_could_not_be_ended(locks: Locks, backend: Backend) -> None:
+    """The work ran, but the batch comes again: that is no success."""
+    buffer, other = Buffer(locks, "memory"), Buffer(backend.locks(), "memory")
     buffer.push("ann", 1)
     away(locks, end_batch=gone, release=gone)
     with pytest.raises(LockUnavailable):

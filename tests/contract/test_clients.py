@@ -1,4 +1,4 @@
-"""Every kind of client becomes the same locks: where and who are taken over, the rest is ours."""
+"""Every kind of client works the same: its address and credentials are used."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ from redis.retry import Retry
 from celery_locks import AsyncLocks, Conflict, Locks, LockUsageError
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.redis_store import RedisStore
-from tests.contract.faces import AsyncFace, LeaseBackend, SyncFace
-from tests.contract.test_line import in_line
+from tests.contract.apis import AsyncApi, LocksApi, SyncApi
+from tests.contract.test_queue import in_line
 
 Fixture = Callable[[str], Any]
 
@@ -46,19 +46,19 @@ def over_cluster(get: Fixture, module: Any, **options: Any) -> Any:
 MAKERS = [single, from_pool, over_sentinel, over_cluster]
 
 
-def lives(face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]) -> None:
-    """The life of a lock in short: taken, refused, waited for, renewed, seen, given back."""
-    lease = face.acquire("client", ttl=20)
+def check_lock_lifecycle(api: LocksApi, other: LocksApi, in_thread: Callable[..., Any]) -> None:
+    """Acquire a lock, be refused, wait for it, renew it, read it and release it."""
+    lease = api.acquire("client", ttl=20)
     assert isinstance(other.try_acquire("client"), Conflict)
     waiter = in_thread(other.acquire, "client", wait=20)
-    in_line(face, "client", 1)
-    face.renew(lease, 30)
-    info = face.info("client")
+    in_line(api, "client", 1)
+    api.renew(lease, 30)
+    info = api.info("client")
     assert info
     assert info.holders[0].token == lease.token
-    assert face.release(lease) is True
+    assert api.release(lease) is True
     assert other.release(waiter.result(timeout=20)) is True
-    assert not face.is_locked("client")
+    assert not api.is_locked("client")
 
 
 @pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decoded"])
@@ -70,12 +70,12 @@ def test_sync_client(
     decode: bool,
 ) -> None:
     client = make(request.getfixturevalue, redis, decode_responses=decode, protocol=3)
-    one, two = Locks.from_client(client, prefix="clients"), Locks(client, prefix="clients")
+    first, second = Locks.from_client(client, prefix="clients"), Locks(client, prefix="clients")
     try:
-        lives(SyncFace(one), SyncFace(two), in_thread)
+        check_lock_lifecycle(SyncApi(first), SyncApi(second), in_thread)
     finally:
-        one.close()
-        two.close()
+        first.close()
+        second.close()
         client.close()
 
 
@@ -88,20 +88,20 @@ def test_async_client(
     decode: bool,
 ) -> None:
     client = make(request.getfixturevalue, redis.asyncio, decode_responses=decode)
-    one = AsyncFace(lambda: AsyncLocks.from_client(client, prefix="clients"))
-    two = AsyncFace(lambda: AsyncLocks(client, prefix="clients"))
+    first = AsyncApi(lambda: AsyncLocks.from_client(client, prefix="clients"))
+    second = AsyncApi(lambda: AsyncLocks(client, prefix="clients"))
     try:
-        lives(one, two, in_thread)
+        check_lock_lifecycle(first, second, in_thread)
     finally:
-        one.close()
-        two.close()
+        first.close()
+        second.close()
 
 
 @pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decoded"])
 def test_fake_client(in_thread: Callable[..., Any], decode: bool) -> None:
     server = fakeredis.FakeServer()
     client = fakeredis.FakeRedis(server=server, decode_responses=decode)
-    lives(SyncFace(Locks(client)), SyncFace(Locks.from_client(client)), in_thread)
+    check_lock_lifecycle(SyncApi(Locks(client)), SyncApi(Locks.from_client(client)), in_thread)
 
 
 @pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decoded"])
@@ -114,23 +114,23 @@ def test_fake_async_client(in_thread: Callable[..., Any], decode: bool) -> None:
             renewer_client=fakeredis.FakeRedis(server=server, decode_responses=decode),
         )
 
-    one, two = AsyncFace(make), AsyncFace(make)
+    first, second = AsyncApi(make), AsyncApi(make)
     try:
-        lives(one, two, in_thread)
+        check_lock_lifecycle(first, second, in_thread)
     finally:
-        one.close()
-        two.close()
+        first.close()
+        second.close()
 
 
-def test_fake_async_client_needs_a_renewer_client() -> None:
-    """Without it the leases would be renewed nowhere and lapse, though all looks well."""
-    with pytest.raises(LockUsageError, match="renewer_client"):
+def test_fake_async_client_needs_a_client_for_the_renewer() -> None:
+    """Without it no lease would be renewed: each would lapse without any sign."""
+    with pytest.raises(LockUsageError, match="keeper_client"):
         AsyncLocks(fakeredis.FakeAsyncRedis())
 
 
 def test_sync_and_async_share_the_locks(valkey: Any) -> None:
-    sync = SyncFace(Locks.from_url(valkey.url, prefix="shared"))
-    awaited = AsyncFace(lambda: AsyncLocks.from_url(valkey.url, prefix="shared"))
+    sync = SyncApi(Locks.from_url(valkey.url, prefix="shared"))
+    awaited = AsyncApi(lambda: AsyncLocks.from_url(valkey.url, prefix="shared"))
     try:
         lease = sync.acquire("a")
         assert awaited.acquire("a") is None

@@ -1,4 +1,4 @@
-"""Holds that ended are on record, and how long a task usually has its lock; short ones are not."""
+"""The history of holds, and the usual duration of a task; short holds are not noted."""
 
 import time
 from typing import Any
@@ -10,112 +10,114 @@ from celery_locks import Holder, Locks, admin
 from celery_locks.core.lease import NOTED
 from celery_locks.store.commands.locks import QUEUED, AcquireExtras, Mark, reservation_token
 from celery_locks.types import LockSpec
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import FakePlace, Place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import Backend, FakeBackend
 
 TASK = Holder(task_id="j", task='shop.bïll "x" \\', worker="w", host="h", pid=7)
 
 
 @pytest.fixture
-def locks(place: Place) -> Locks:
-    return place.locks(shards=1)
+def locks(backend: Backend) -> Locks:
+    return backend.locks(shards=1)
 
 
-def take(locks: Locks, name: str, token: str, holder: Holder = TASK, **how: Any) -> Any:
-    spec = LockSpec(name, how.pop("ttl", 30.0), how.pop("limit", 1))
-    alive, extras = how.pop("alive", 0), AcquireExtras(**how)
+def take(locks: Locks, name: str, token: str, holder: Holder = TASK, **options: Any) -> Any:
+    spec = LockSpec(name, options.pop("ttl", 30.0), options.pop("limit", 1))
+    alive, extras = options.pop("alive", 0), AcquireExtras(**options)
     return locks.perform(locks.commands.acquire(spec, token, holder, alive=alive, extras=extras))
 
 
-def age(place: Place, locks: Locks, token: str, seconds: float) -> None:
-    """As if it had been granted so long ago."""
+def age(backend: Backend, locks: Locks, token: str, seconds: float) -> None:
+    """Pretend that it was granted so many seconds ago."""
     key = f"{locks.commands.root('')}records"
-    fence, since, rest = place.raw.hget(key, token).split(b" ", 2)
+    fence, since, rest = backend.raw.hget(key, token).split(b" ", 2)
     since = int(since) - round(seconds * 1000)
-    place.raw.hset(key, token, b"%s %d %s" % (fence, since, rest))
+    backend.raw.hset(key, token, b"%s %d %s" % (fence, since, rest))
 
 
-def lapse(place: Place, locks: Locks, name: str, token: str, ago: float = 1.0) -> None:
-    key, moment = f"{locks.commands.root('')}h:{name}", (time.time() - ago) * 1000
-    place.raw.zadd(key, {token: moment})
-    place.raw.zadd(f"{locks.commands.root('')}index", {name: moment})
+def lapse(backend: Backend, locks: Locks, name: str, token: str, ago: float = 1.0) -> None:
+    key, expiry_ms = f"{locks.commands.root('')}h:{name}", (time.time() - ago) * 1000
+    backend.raw.zadd(key, {token: expiry_ms})
+    backend.raw.zadd(f"{locks.commands.root('')}index", {name: expiry_ms})
 
 
-def release(locks: Locks, name: str, token: str, past: str | None = "", **how: Any) -> Any:
-    return locks.perform(locks.commands.release(name, token, past=past, **how))
+def release(locks: Locks, name: str, token: str, past: str | None = "", **options: Any) -> Any:
+    return locks.perform(locks.commands.release(name, token, past=past, **options))
 
 
 def past(locks: Locks) -> list[tuple[str, str, str]]:
-    return [(act.act, act.name, act.why) for act in admin.history(locks)]
+    return [(entry.act, entry.name, entry.why) for entry in admin.history(locks)]
 
 
-def test_hold_of_a_second_is_written_down_by_its_lease(face: LeaseBackend, place: Place) -> None:
-    """Both faces; and one that was short is not, nor does it leave anything."""
-    short = face.acquire("short", holder=TASK)
-    face.release(short)
+def test_hold_of_a_second_is_written_down_by_its_lease(api: LocksApi, backend: Backend) -> None:
+    """In both APIs; a short hold is not noted and leaves nothing."""
+    short = api.acquire("short", holder=TASK)
+    api.release(short)
     was_short = short.held_for < NOTED  # a machine may stall us
-    lease = face.acquire("long", holder=TASK)
+    lease = api.acquire("long", holder=TASK)
     time.sleep(1.1)
-    face.release(lease)
-    locks = place.locks()
-    [act] = admin.history(locks, "long")
-    assert (act.act, act.name, act.by, act.why) == ("held", "long", "", "")
-    assert act.held_for
-    assert 1.0 <= act.held_for < 30
-    [holder] = act.holders
+    api.release(lease)
+    locks = backend.locks()
+    [entry] = admin.history(locks, "long")
+    assert (entry.act, entry.name, entry.by, entry.why) == ("held", "long", "", "")
+    assert entry.held_for
+    assert 1.0 <= entry.held_for < 30
+    [holder] = entry.holders
     assert (holder.token, holder.fence, holder.task) == (lease.token, lease.fence, TASK.task)
-    assert act.at == pytest.approx(holder.acquired_at + act.held_for, abs=1)
-    assert admin.history(locks) == [act] or not was_short
+    assert entry.at == pytest.approx(holder.acquired_at + entry.held_for, abs=1)
+    assert admin.history(locks) == [entry] or not was_short
     assert admin.history(locks, "short") == [] or not was_short
     assert admin.history(locks, only_actions=True) == []
-    assert place.keys(past=True) == {"fence", "past", "usual"}
+    assert backend.keys(past=True) == {"fence", "past", "usual"}
 
 
 def test_release_that_says_nothing_or_is_repeated_writes_nothing(
-    place: Place, locks: Locks
+    backend: Backend, locks: Locks
 ) -> None:
     for name, say in (("a", None), ("b", "")):
         take(locks, name, name)
-        age(place, locks, name, 5)
+        age(backend, locks, name, 5)
         assert release(locks, name, name, say)
         assert not release(locks, name, name, say)
     assert past(locks) == [("held", "b", "")]
 
 
-def test_note_goes_with_marks_and_with_at_least(place: Place, locks: Locks) -> None:
-    """The rest of at_least is no hold: it is not written down when it lapses."""
+def test_note_goes_with_marks_and_with_at_least(backend: Backend, locks: Locks) -> None:
+    """The rest of at_least is no hold: it is not noted when it lapses."""
     take(locks, "a", "t")
-    age(place, locks, "t", 5)
+    age(backend, locks, "t", 5)
     marks = [Mark("d:j1", 1, 60), Mark("d:j2", 1, 60)]
     assert release(locks, "a", "t", keep=60, marks=marks)
     assert past(locks) == [("held", "a", "")]
-    assert {"d:j1", "d:j2"} <= place.keys()
+    assert {"d:j1", "d:j2"} <= backend.keys()
     assert locks.is_locked("a")
-    age(place, locks, "-t", 100)
-    lapse(place, locks, "a", "-t")
+    age(backend, locks, "-t", 100)
+    lapse(backend, locks, "a", "-t")
     assert take(locks, "a", "next") > 0
     assert past(locks) == [("held", "a", "")]
 
 
-def test_place_in_the_queue_is_no_hold(place: Place, locks: Locks) -> None:
-    """Neither given back, nor taken over by its run, nor lapsed."""
+def test_reservation_is_no_hold(backend: Backend, locks: Locks) -> None:
+    """Neither released, nor taken over by its run, nor lapsed."""
     message = Holder(task_id="j", task="bill", retries=-1)
     for name in ("back", "begun", "beside" + QUEUED, "lapsed"):
         token = reservation_token(name)
         take(locks, name, token, Holder(task_id=name, task="bill", retries=-1))
-        age(place, locks, token, 100)
+        age(backend, locks, token, 100)
     release(locks, "back", reservation_token("back"))
     take(locks, "begun", "run", Holder(task_id="begun", task="bill"))
-    frees = ("beside" + QUEUED, reservation_token("beside" + QUEUED))
-    take(locks, "beside", "run2", Holder(task_id="beside", task="bill"), frees=frees)
-    lapse(place, locks, "lapsed", reservation_token("lapsed"))
+    reservation = ("beside" + QUEUED, reservation_token("beside" + QUEUED))
+    take(
+        locks, "beside", "run2", Holder(task_id="beside", task="bill"), release_on_grant=reservation
+    )
+    lapse(backend, locks, "lapsed", reservation_token("lapsed"))
     assert take(locks, "lapsed", "other", message) > 0
     assert past(locks) == []
 
 
-def test_attempt_that_was_taken_over_is_written_down(place: Place, locks: Locks) -> None:
+def test_attempt_that_was_taken_over_is_written_down(backend: Backend, locks: Locks) -> None:
     take(locks, "a", "first")
-    age(place, locks, "first", 5)
+    age(backend, locks, "first", 5)
     take(locks, "a", "second", Holder(task_id="j", task="bill", retries=1))
     assert not release(locks, "a", "first")
     assert past(locks) == [("held", "a", "its next attempt took it over")]
@@ -123,97 +125,99 @@ def test_attempt_that_was_taken_over_is_written_down(place: Place, locks: Locks)
 
 @pytest.mark.parametrize("found_by", ["newcomer", "release of another", "force_release"])
 def test_lapsed_hold_is_written_down_by_who_meets_it(
-    place: Place, locks: Locks, found_by: str
+    backend: Backend, locks: Locks, found_by: str
 ) -> None:
     take(locks, "s", "dead", limit=2)
     take(locks, "s", "alive", Holder(), limit=2)
-    age(place, locks, "dead", 1000)
+    age(backend, locks, "dead", 1000)
     take(locks, "s", "waits", Holder(), limit=2, alive=60)
-    lapse(place, locks, "s", "dead", ago=3)
+    lapse(backend, locks, "s", "dead", ago=3)
     if found_by == "newcomer":
         take(locks, "s", "new", Holder(), limit=2)
     elif found_by == "force_release":
         admin.force_release(locks, "s", "dead")
     else:
         release(locks, "s", "alive", None)
-    [act] = admin.history(locks)
-    assert (act.act, act.name, act.holders[0].token) == ("lapsed", "s", "dead")
-    assert act.held_for == pytest.approx(997, abs=20)
+    [entry] = admin.history(locks)
+    assert (entry.act, entry.name, entry.holders[0].token) == ("lapsed", "s", "dead")
+    assert entry.held_for == pytest.approx(997, abs=20)
     assert admin.usual(locks) == {}
 
 
-def test_lapsed_name_that_is_forgotten_is_written_down(place: Place, locks: Locks) -> None:
-    """But not those who only waited for it, nor a claim that nobody took up."""
+def test_lapsed_name_that_is_forgotten_is_written_down(backend: Backend, locks: Locks) -> None:
+    """But not its waiters, nor a grant that nobody claimed."""
     take(locks, "dead", "t")
     take(locks, "dead", "w", Holder(), alive=60)
-    age(place, locks, "t", 100)
-    lapse(place, locks, "dead", "t", ago=61)
+    age(backend, locks, "t", 100)
+    lapse(backend, locks, "dead", "t", ago=61)
     take(locks, "claim", "c")
-    lapse(place, locks, "claim", "c", ago=61)
+    lapse(backend, locks, "claim", "c", ago=61)
     root = locks.commands.root("")
-    expiry = place.raw.zscore(f"{root}h:claim", "c")
-    fence, _, rest = place.raw.hget(f"{root}records", "c").split(b" ", 2)
-    place.raw.hset(f"{root}records", "c", b"%s %d %s" % (fence, expiry - 999, rest))
+    expiry = backend.raw.zscore(f"{root}h:claim", "c")
+    fence, _, rest = backend.raw.hget(f"{root}records", "c").split(b" ", 2)
+    backend.raw.hset(f"{root}records", "c", b"%s %d %s" % (fence, expiry - 999, rest))
     take(locks, "new", "n", Holder())
-    assert [(act.act, act.name, act.holders[0].token) for act in admin.history(locks)] == [
+    assert [(entry.act, entry.name, entry.holders[0].token) for entry in admin.history(locks)] == [
         ("lapsed", "dead", "t")
     ]
 
 
-def test_past_and_acts_are_one_history(place: Place, locks: Locks) -> None:
+def test_past_holds_and_actions_are_one_history(backend: Backend, locks: Locks) -> None:
     take(locks, "a", "t1")
-    age(place, locks, "t1", 500)
+    age(backend, locks, "t1", 500)
     release(locks, "a", "t1", "process 7 died")
-    time.sleep(0.005)  # of two in one millisecond nobody knows which came first
+    time.sleep(0.005)  # the order of two entries in one millisecond is not known
     take(locks, "a", "t2")
     admin.force_release(locks, "a", by="ann")
     time.sleep(0.005)
     take(locks, "a", "t3")
-    age(place, locks, "t3", 245)
+    age(backend, locks, "t3", 245)
     release(locks, "a", "t3")
-    acts = admin.history(locks, "a")
-    assert [act.act for act in acts] == ["held", "force_release", "held"]
-    assert [act.held_for is None for act in acts] == [False, True, False]
-    assert acts[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
-    assert "released lock 'a' after 4 min " in admin.describe_entry(acts[0])
-    assert "had lock 'a' for 8 min " in admin.describe_entry(acts[2])
-    assert admin.describe_entry(acts[2]).endswith(": process 7 died.")
+    entries = admin.history(locks, "a")
+    assert [entry.act for entry in entries] == ["held", "force_release", "held"]
+    assert [entry.held_for is None for entry in entries] == [False, True, False]
+    assert entries[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
+    assert "gave lock 'a' back after 4 min " in admin.describe_entry(entries[0])
+    assert "had lock 'a' for 8 min " in admin.describe_entry(entries[2])
+    assert admin.describe_entry(entries[2]).endswith(": process 7 died.")
     assert len(admin.history(locks, "a", limit=2)) == 2
 
 
-def test_past_keeps_the_last_thousand_or_so(place: Place, locks: Locks) -> None:
+def test_past_keeps_the_last_thousand_or_so(backend: Backend, locks: Locks) -> None:
     stream = f"{locks.commands.root('')}past"
     for number in range(1300):
-        place.raw.xadd(stream, {"act": "held", "name": "a", "held": number})
+        backend.raw.xadd(stream, {"act": "held", "name": "a", "held": number})
     take(locks, "a", "t")
-    age(place, locks, "t", 5)
+    age(backend, locks, "t", 5)
     release(locks, "a", "t")
-    assert 1000 <= place.raw.xlen(stream) < 1200
+    assert 1000 <= backend.raw.xlen(stream) < 1200
     assert admin.history(locks, limit=1)[0].holders[0].token == "t"
 
 
-def test_foreign_data_in_their_place_does_not_block_a_release(place: Place, locks: Locks) -> None:
+def test_foreign_data_under_their_keys_does_not_block_a_release(
+    backend: Backend, locks: Locks
+) -> None:
     root = locks.commands.root("")
     for name in ("past", "usual"):
-        place.raw.set(f"{root}{name}", "theirs")
+        backend.raw.set(f"{root}{name}", "theirs")
     take(locks, "a", "t")
-    age(place, locks, "t", 5)
+    age(backend, locks, "t", 5)
     assert release(locks, "a", "t")
     assert not locks.is_locked("a")
-    assert place.raw.get(f"{root}past") == place.raw.get(f"{root}usual") == b"theirs"
+    assert backend.raw.get(f"{root}past") == backend.raw.get(f"{root}usual") == b"theirs"
 
 
-def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> None:
-    """Of a task, whatever the lock's name; not of holds that were cut off."""
+def test_usual_is_the_median_of_the_last_sixteen(backend: Backend, locks: Locks) -> None:
+    """Of a task, whatever the lock's name; without holds that were interrupted."""
     for number in range(40):
         take(locks, f"lock:{number}", f"{number}")
-        age(place, locks, f"{number}", 1000 + 100 * number if number >= 24 else 5)
+        age(backend, locks, f"{number}", 1000 + 100 * number if number >= 24 else 5)
         release(locks, f"lock:{number}", f"{number}")
     take(locks, "cut", "c")
-    age(place, locks, "c", 9000)
+    age(backend, locks, "c", 9000)
     release(locks, "cut", "c", "process 7 died")
     take(locks, "plain", "p", Holder(host="h"))
-    age(place, locks, "p", 9000)
+    age(backend, locks, "p", 9000)
     release(locks, "plain", "p")
     found = admin.usual(locks)
     assert set(found) == {TASK.task}
@@ -222,45 +226,45 @@ def test_usual_is_the_median_of_the_last_sixteen(place: Place, locks: Locks) -> 
     assert admin.usual(locks, ["nobody's", TASK.task]) == found
 
 
-def test_usual_is_of_a_tasks_own_lock_only(place: Place, locks: Locks) -> None:
-    """A lock that its code holds for a moment says nothing about the task."""
+def test_usual_is_of_a_tasks_own_lock_only(backend: Backend, locks: Locks) -> None:
+    """A lock that the task's code holds for a short time says nothing about the task."""
     take(locks, "a", "x", TASK._replace(nested=True))
-    age(place, locks, "x", 5)
+    age(backend, locks, "x", 5)
     release(locks, "a", "x")
     assert past(locks) == [("held", "a", "")]
     assert admin.usual(locks) == {}
 
 
-def test_usual_has_a_thousand_tasks_at_most(place: Place, locks: Locks) -> None:
+def test_usual_has_a_thousand_tasks_at_most(backend: Backend, locks: Locks) -> None:
     key = f"{locks.commands.root('')}usual"
-    place.raw.hset(key, mapping={f"t{n}": "1000 2000 " for n in range(1000)})
+    backend.raw.hset(key, mapping={f"t{n}": "1000 2000 " for n in range(1000)})
     take(locks, "a", "t")
-    age(place, locks, "t", 5)
+    age(backend, locks, "t", 5)
     release(locks, "a", "t")
-    assert place.raw.hlen(key) == 1000
+    assert backend.raw.hlen(key) == 1000
     assert TASK.task in admin.usual(locks)
 
 
-def test_usual_of_all_shards_is_one(place: Place) -> None:
-    locks = place.locks(shards=4)
+def test_usual_of_all_shards_is_one(backend: Backend) -> None:
+    locks = backend.locks(shards=4)
     for number in range(12):
         name = f"lock:{number}"
         take(locks, name, f"t{number}")
         key = f"{locks.commands.root(name)}records"
-        fence, since, rest = place.raw.hget(key, f"t{number}").split(b" ", 2)
-        place.raw.hset(key, f"t{number}", b"%s %d %s" % (fence, int(since) - 60_000, rest))
+        fence, since, rest = backend.raw.hget(key, f"t{number}").split(b" ", 2)
+        backend.raw.hset(key, f"t{number}", b"%s %d %s" % (fence, int(since) - 60_000, rest))
         release(locks, name, f"t{number}")
     assert len({locks.commands.root(f"lock:{n}") for n in range(12)}) > 1
     assert admin.usual(locks)[TASK.task].holds == 12
 
 
 def test_note_is_by_the_stores_clock() -> None:
-    place = FakePlace()
-    locks = place.locks()
+    backend = FakeBackend()
+    locks = backend.locks()
     with time_machine.travel(1_800_000_000, tick=False) as clock:
         take(locks, "a", "t", ttl=600)
         clock.shift(245)
         release(locks, "a", "t")
-        [act] = admin.history(locks)
-    assert (act.held_for, act.at) == (245.0, 1_800_000_245.0)
-    place.close()
+        [entry] = admin.history(locks)
+    assert (entry.held_for, entry.at) == (245.0, 1_800_000_245.0)
+    backend.close()

@@ -35,13 +35,13 @@ from celery_locks.recipes import (
     unclaim,
 )
 from celery_locks.store.commands.locks import Mark
-from celery_locks.store.commands.recipes import RecipeCommands, _memo
-from tests.contract.places import ClusterPlace, Place, in_loop, make_place
+from celery_locks.store.commands.recipes import RecipeCommands, _memo_key
+from tests.contract.backends import Backend, ClusterBackend, in_loop, make_backend
 from tests.support.waiting import wait_until
 
 
 class Counter:
-    """Work that counts how often it was done; fails as often as it is told to first."""
+    """Work that counts its runs; it fails first, as often as it is told to."""
 
     def __init__(self, failures: int = 0, result: Any = None) -> None:
         self.runs, self.failures, self.result = 0, failures, result
@@ -72,7 +72,7 @@ def test_idempotent_repeat_gets_the_saved_result(locks: Locks) -> None:
 
 
 def test_idempotent_key_may_name_a_keyword_that_kwargs_took_up(locks: Locks) -> None:
-    """The template is taken where it is written, so a call must find the value too."""
+    """The template is checked at decoration, so a call must find the value too."""
     work = Counter()
 
     @idempotent(locks, key="pay:{order}")
@@ -95,7 +95,7 @@ def test_idempotent_none_is_a_result(locks: Locks) -> None:
     "result", [object(), "x" * (once_room.RESULT_BYTES + 1)], ids=["odd", "big"]
 )
 def test_idempotent_result_that_cannot_be_kept_leaves_the_mark(locks: Locks, result: Any) -> None:
-    """Done is done: what the work returned is no reason to do it again."""
+    """Completed is completed: what the work returned is no reason to run it again."""
     work = Counter(result=result)
     pay = made_once(locks, work)
     assert pay(1) is result
@@ -103,7 +103,7 @@ def test_idempotent_result_that_cannot_be_kept_leaves_the_mark(locks: Locks, res
     assert work.runs == 1
 
 
-def test_idempotent_failure_leaves_no_mark(locks: Locks, place: Place) -> None:
+def test_idempotent_failure_leaves_no_mark(locks: Locks, backend: Backend) -> None:
     work = Counter(failures=1, result=7)
     pay = made_once(locks, work)
     with pytest.raises(OSError, match="no luck"):
@@ -124,14 +124,14 @@ def test_reuse_never_does_not_repeat_a_failure(locks: Locks) -> None:
     assert work.runs == 2
 
 
-def test_reuse_never_does_not_repeat_what_was_killed(locks: Locks, place: Place) -> None:
-    """At most once: the mark is there from the beginning."""
+def test_reuse_never_does_not_repeat_what_was_killed(locks: Locks, backend: Backend) -> None:
+    """At most once: the mark is left at the start."""
     seen: list[Any] = []
 
     def work() -> None:
         lease = locks.holders("pay:1")[0]
-        place.lapse("pay:1", lease.token)
-        seen.append(made_once(place.locks(), lambda: "again", reuse="never")(1))
+        backend.lapse("pay:1", lease.token)
+        seen.append(made_once(backend.locks(), lambda: "again", reuse="never")(1))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -156,8 +156,8 @@ def test_idempotent_mark_lapses_after_its_ttl(locks: Locks) -> None:
     assert work.runs == 2
 
 
-def test_idempotent_is_busy_while_another_is_at_it(locks: Locks, place: Place) -> None:
-    other = made_once(place.locks(), Counter())
+def test_idempotent_is_busy_while_another_is_at_it(locks: Locks, backend: Backend) -> None:
+    other = made_once(backend.locks(), Counter())
 
     def work() -> None:
         with pytest.raises(LockConflict):
@@ -167,13 +167,13 @@ def test_idempotent_is_busy_while_another_is_at_it(locks: Locks, place: Place) -
 
 
 def test_idempotent_waiter_gets_the_result_of_the_one_before(
-    locks: Locks, place: Place, in_thread: Callable[..., Any]
+    locks: Locks, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:
-    """It was handed the lock, and must look at the mark all the same: the double check."""
+    """It was granted the lock and must still check the mark: the double check."""
     second, waiting = Counter(result="second"), []
 
     def work() -> str:
-        waiting.append(in_thread(made_once(place.locks(), second, wait=10), 1))
+        waiting.append(in_thread(made_once(backend.locks(), second, wait=10), 1))
         wait_until(lambda: (info := locks.info("pay:1")) and info.waiters, what="one in line")
         return "first"
 
@@ -209,7 +209,7 @@ def test_done_work_is_listed_and_reset(locks: Locks) -> None:
     assert len(list(admin.list_done(locks))) == 249
 
 
-def test_idempotent_coroutine(place: Place) -> None:
+def test_idempotent_coroutine(backend: Backend) -> None:
     runs = []
 
     async def test(locks: AsyncLocks) -> None:
@@ -223,19 +223,19 @@ def test_idempotent_coroutine(place: Place) -> None:
         assert runs == [1]
         assert await reset(locks, "pay:1") is True
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
 
-def test_claim_first_comes_everyone_else_gets_it(locks: Locks, place: Place) -> None:
+def test_claim_first_comes_everyone_else_gets_it(locks: Locks, backend: Backend) -> None:
     assert claim(locks, "request:1", {"job": 7}) == (True, {"job": 7})
-    assert claim(place.locks(), "request:1", {"job": 8}) == (False, {"job": 7})
+    assert claim(backend.locks(), "request:1", {"job": 8}) == (False, {"job": 7})
     assert unclaim(locks, "request:1") is True
     assert claim(locks, "request:1", None, ttl=0.05) == (True, None)
     wait_until(lambda: claim(locks, "request:1", 2)[0], what="the claim to lapse")
 
 
 def test_claim_repeated_question_is_still_the_first(locks: Locks) -> None:
-    """A lost reply: the client asks again, and must not be told that somebody else has it."""
+    """The reply was lost: the repeated call must not be told that another caller has it."""
     call = RecipeCommands(locks.commands).claim("k (claim)", Mark("c:k", "rtoken 1", 5))
     assert locks.perform(call) == locks.perform(call) == "rtoken 1"
 
@@ -246,14 +246,16 @@ def test_unclaim_asked_again_leaves_the_claim_that_came_since(
 ) -> None:
     if was_bound:
         claim(locks, "k", 1)
-    call = RecipeCommands(locks.commands).reset("k (claim)", "c:k", "question")
+    call = RecipeCommands(locks.commands).reset("k (claim)", "c:k", "request")
     assert locks.perform(call) is was_bound
     assert claim(locks, "k", 2) == (True, 2)
     assert locks.perform(call) is was_bound
     assert claim(locks, "k", 3) == (False, 2)
 
 
-def test_claim_or_create_has_one_winner_whoever_comes_meanwhile(locks: Locks, place: Place) -> None:
+def test_claim_or_create_has_one_winner_whoever_comes_meanwhile(
+    locks: Locks, backend: Backend
+) -> None:
     """A claim takes no lock, and a creator may lose its own: the first binding stands."""
     claimed: list[Any] = []
 
@@ -267,20 +269,20 @@ def test_claim_or_create_has_one_winner_whoever_comes_meanwhile(locks: Locks, pl
 
     def lost() -> str:
         admin.force_release(locks, "other (claim)")
-        assert claim_or_create(place.locks(), "other", lambda: "second") == (True, "second")
+        assert claim_or_create(backend.locks(), "other", lambda: "second") == (True, "second")
         return "first"
 
     assert claim_or_create(locks, "other", lost) == (False, "second")
     assert claim(locks, "other", "late") == (False, "second")
 
 
-def test_claim_or_create_makes_one(locks: Locks, place: Place) -> None:
+def test_claim_or_create_makes_one(locks: Locks, backend: Backend) -> None:
     factory = Counter(failures=1, result="job-1")
     with pytest.raises(OSError, match="no luck"):
         claim_or_create(locks, "request:1", factory)
-    assert not [key for key in sorted(place.keys()) if key.startswith("c:")]
+    assert not [key for key in sorted(backend.keys()) if key.startswith("c:")]
     assert claim_or_create(locks, "request:1", factory) == (True, "job-1")
-    assert claim_or_create(place.locks(), "request:1", factory) == (False, "job-1")
+    assert claim_or_create(backend.locks(), "request:1", factory) == (False, "job-1")
     assert claim(locks, "request:1", "other") == (False, "job-1")
     assert factory.runs == 2
 
@@ -293,7 +295,7 @@ def test_claim_or_create_value_without_json_leaves_no_binding(locks: Locks) -> N
     assert claim_or_create(locks, "request:1", lambda: 1) == (True, 1)
 
 
-def test_claims_awaited(place: Place) -> None:
+def test_claims_awaited(backend: Backend) -> None:
     async def test(locks: AsyncLocks) -> None:
         made = []
 
@@ -308,55 +310,57 @@ def test_claims_awaited(place: Place) -> None:
         assert await claim(locks, "r", "x") == (False, "job")
         assert await unclaim(locks, "r") is True
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
 
 @pytest.fixture
-def list_key(place: Place) -> str:
-    return f"{place.prefix}:temp_messages:ann"
+def list_key(backend: Backend) -> str:
+    return f"{backend.prefix}:temp_messages:ann"
 
 
 def test_drain_takes_in_order_and_no_more_than_there_are(
-    locks: Locks, place: Place, list_key: str
+    locks: Locks, backend: Backend, list_key: str
 ) -> None:
     assert drain(locks, list_key, 5) == []
-    place.raw.rpush(list_key, *range(7), b"\xff\x00")
+    backend.raw.rpush(list_key, *range(7), b"\xff\x00")
     assert drain(locks, list_key, 3) == [b"0", b"1", b"2"]
     assert drain(locks, list_key, 100) == [b"3", b"4", b"5", b"6", b"\xff\x00"]
     assert drain(locks, list_key, 100) == []
 
 
-def test_drain_of_thousands(locks: Locks, place: Place, list_key: str) -> None:
-    """More than a script can hand over as arguments at once."""
+def test_drain_of_thousands(locks: Locks, backend: Backend, list_key: str) -> None:
+    """More than a script can pass as arguments at once."""
     numbers = [str(number).encode() for number in range(25_000)]
-    place.raw.rpush(list_key, *numbers)
+    backend.raw.rpush(list_key, *numbers)
     assert drain(locks, list_key, 20_000) == numbers[:20_000]
     assert drain(locks, list_key, 20_000) == numbers[20_000:]
 
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_drain_repeated_question_gets_the_same(
-    locks: Locks, place: Place, list_key: str, count: int
+    locks: Locks, backend: Backend, list_key: str, count: int
 ) -> None:
     """A lost reply must not lose the messages that were in it."""
-    place.raw.rpush(list_key, *range(7))
+    backend.raw.rpush(list_key, *range(7))
     call = RecipeCommands(locks.commands).drain(list_key, count, "token")
     assert locks.perform(call) == locks.perform(call) != []
-    place.raw.rpush(list_key, "new")
+    backend.raw.rpush(list_key, "new")
     assert locks.perform(call)[0] == b"0"
 
 
 @pytest.mark.parametrize("odd", ["x}", "{}x"])
-def test_drain_of_a_key_that_has_no_tag_loses_nothing(locks: Locks, place: Place, odd: str) -> None:
-    key = f"{odd}:{place.prefix}"
-    place.raw.rpush(key, 1, 2)
-    call = RecipeCommands(locks.commands).drain(key, 1, place.prefix)
+def test_drain_of_a_key_that_has_no_tag_loses_nothing(
+    locks: Locks, backend: Backend, odd: str
+) -> None:
+    key = f"{odd}:{backend.prefix}"
+    backend.raw.rpush(key, 1, 2)
+    call = RecipeCommands(locks.commands).drain(key, 1, backend.prefix)
     try:
         assert locks.perform(call) == locks.perform(call) == [b"1"]
     except LockUnavailable:
-        assert isinstance(place, ClusterPlace), "which may have the memo on another node"
-        assert place.raw.llen(key) == 2
-    place.raw.delete(key)
+        assert isinstance(backend, ClusterBackend), "which may have the memo on another node"
+        assert backend.raw.llen(key) == 2
+    backend.raw.delete(key)
 
 
 @pytest.mark.parametrize(
@@ -369,10 +373,10 @@ def test_drain_of_a_key_that_has_no_tag_loses_nothing(locks: Locks, place: Place
     ],
 )
 def test_drain_memo_is_in_the_slot_of_the_list(list_key: str, memo: str) -> None:
-    assert _memo(list_key, "t") == memo
+    assert _memo_key(list_key, "t") == memo
 
 
-def test_buffer_absorbs_in_order(locks: Locks, place: Place) -> None:
+def test_buffer_absorbs_in_order(locks: Locks, backend: Backend) -> None:
     ready: list[str] = []
     buffer = Buffer(locks, "memory", threshold=3, on_ready=ready.append)
     assert [buffer.push("ann", {"n": number}) for number in range(4)] == [1, 2, 3, 4]
@@ -385,7 +389,7 @@ def test_buffer_absorbs_in_order(locks: Locks, place: Place) -> None:
     assert buffer.absorb("ann", got.extend) == 0
     assert buffer.users() == {"bob": 1}
     assert buffer.absorb("bob", got.extend) == 1
-    assert not [key for key in sorted(place.keys()) if key[:2] in ("l:", "f:", "u:", "h:")]
+    assert not [key for key in sorted(backend.keys()) if key[:2] in ("l:", "f:", "u:", "h:")]
 
 
 def test_buffer_failed_batch_goes_back_in_order(locks: Locks) -> None:
@@ -405,8 +409,10 @@ def test_buffer_failed_batch_goes_back_in_order(locks: Locks) -> None:
     assert got == [0, 1, 2, "new"]
 
 
-def test_buffer_is_one_pods_for_a_user_and_users_do_not_block(locks: Locks, place: Place) -> None:
-    buffer, other = Buffer(locks, "memory"), Buffer(place.locks(), "memory")
+def test_buffer_is_one_pods_for_a_user_and_users_do_not_block(
+    locks: Locks, backend: Backend
+) -> None:
+    buffer, other = Buffer(locks, "memory"), Buffer(backend.locks(), "memory")
     for user in ("ann", "bob"):
         buffer.push(user, 1)
     seen: list[Any] = []
@@ -420,7 +426,7 @@ def test_buffer_is_one_pods_for_a_user_and_users_do_not_block(locks: Locks, plac
 
 
 @pytest.mark.parametrize("by", ["absorb", "push"])
-def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by: str) -> None:
+def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, backend: Backend, by: str) -> None:
     buffer = Buffer(locks, "memory")
     for number in range(3):
         buffer.push("ann", number)
@@ -429,57 +435,57 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, place: Place, by
     assert batch.messages == [0, 1, 2]
     assert buffer.users() == {"ann": 3}
     assert buffer.push("ann", 3) == 1, "a living worker's batch stays with it"
-    place.lapse("memory:ann", batch.lease.token)
-    other = Buffer(place.locks(), "memory")
+    backend.lapse("memory:ann", batch.lease.token)
+    other = Buffer(backend.locks(), "memory")
     if by == "push":
         assert other.push("ann", 4) == 5
     got: list[Any] = []
     other.absorb("ann", got.extend)
     assert got[:4] == [0, 1, 2, 3]
     with pytest.raises(LeaseLost):
-        locks.follow(buffer._end("ann", batch, done=True))
+        locks.follow(buffer._end("ann", batch, is_completed=True))
 
 
 def test_buffer_push_repeated_is_one_message(locks: Locks) -> None:
     buffer = Buffer(locks, "memory")
-    call = RecipeCommands(locks.commands).push(buffer._place("ann"), "1", "question")
+    call = RecipeCommands(locks.commands).push(buffer._user_buffer("ann"), "1", "request")
     assert [locks.perform(call), locks.perform(call)] == [1, 1]
 
 
 def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
-    """Else the work of a batch whose end was answered too late would count as lost."""
+    """Otherwise a batch whose end was confirmed too late would count as lost."""
     buffer = Buffer(locks, "memory")
     buffer.push("ann", 1)
     batch = locks.follow(buffer._take("ann", None, new_token()))
     assert batch is not None
     commands, token = RecipeCommands(locks.commands), batch.lease.token
-    end = commands.end_batch(buffer._place("ann"), token, "question", done=True)
+    end = commands.end_batch(buffer._user_buffer("ann"), token, "request", is_completed=True)
     assert [locks.perform(end), locks.perform(end)] == [True, True]
-    other = commands.end_batch(buffer._place("ann"), token, "another", done=True)
+    other = commands.end_batch(buffer._user_buffer("ann"), token, "another", is_completed=True)
     assert locks.perform(other) is False
     batch.lease.release()
 
 
 def test_buffer_batch_that_was_brought_back_is_not_ours_though_the_lock_is(
-    locks: Locks, place: Place
+    locks: Locks, backend: Backend
 ) -> None:
-    """Its worker was frozen, lapsed, and renewed the lock before anybody else took it."""
+    """Its worker froze, its lease lapsed, and it renewed before another worker took the lock."""
     buffer = Buffer(locks, "memory")
     buffer.push("ann", 1)
 
     def work(messages: list[Any]) -> None:
         [holder] = locks.holders("memory:ann")
-        name, now = place.key("h:", "memory:ann"), time.time()
-        place.raw.zadd(name, {holder.token: (now - 1) * 1000})
+        name, now = backend.key("h:", "memory:ann"), time.time()
+        backend.raw.zadd(name, {holder.token: (now - 1) * 1000})
         assert buffer.push("ann", 2) == 2
-        place.raw.zadd(name, {holder.token: (now + 30) * 1000})
+        backend.raw.zadd(name, {holder.token: (now + 30) * 1000})
 
     with pytest.raises(LeaseLost):
         buffer.absorb("ann", work)
     assert buffer.users() == {"ann": 2}
 
 
-def test_buffer_awaited(place: Place) -> None:
+def test_buffer_awaited(backend: Backend) -> None:
     async def test(locks: AsyncLocks) -> None:
         buffer = AsyncBuffer(locks, "memory")
         for number in range(3):
@@ -498,7 +504,7 @@ def test_buffer_awaited(place: Place) -> None:
         assert await buffer.absorb("ann", work) == 3
         assert got == [0, 1, 2]
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
 
 def test_tickets_are_one_a_user_and_never_oversold(locks: Locks) -> None:
@@ -528,7 +534,7 @@ def test_tickets_given_back_are_sold_again(locks: Locks) -> None:
 
 
 def test_tickets_asked_for_again_are_answered_as_before(locks: Locks) -> None:
-    """A lost reply: who sells on "taken" must hear it, and what happened since stays so."""
+    """The reply was lost: the seller must get "taken", and later changes stay."""
     tickets, commands = Tickets(locks), RecipeCommands(locks.commands)
     tickets.stock("sale", ["a"])
     take, late = commands.take("sale", "ann", "q1"), commands.take("sale", "eve", "q2")
@@ -546,7 +552,7 @@ def test_tickets_asked_for_again_are_answered_as_before(locks: Locks) -> None:
 
 
 def test_tickets_stocked_again_do_not_bring_back_what_is_sold(locks: Locks) -> None:
-    """A repeated call, its first answer lost, would oversell."""
+    """A repeated call, its first reply lost, would oversell."""
     tickets = Tickets(locks)
     items = [f"seat-{number}" for number in range(2500)]
     assert tickets.stock("sale", items) == 2500
@@ -560,7 +566,7 @@ def test_tickets_misspelt_name_is_not_sold_out(locks: Locks) -> None:
         Tickets(locks).take("slae", "ann")
 
 
-def test_tickets_awaited(place: Place) -> None:
+def test_tickets_awaited(backend: Backend) -> None:
     async def test(locks: AsyncLocks) -> None:
         tickets = AsyncTickets(locks)
         assert await tickets.stock("sale", [f"{n}" for n in range(5)]) == 5
@@ -570,15 +576,15 @@ def test_tickets_awaited(place: Place) -> None:
         assert await tickets.left("sale") == 0
         assert await tickets.give_back("sale", next(iter(await tickets.sold("sale"))))
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
 
-def test_stop_reaches_every_holder_with_the_renewal(locks: Locks, place: Place) -> None:
+def test_stop_reaches_every_holder_with_the_renewal(locks: Locks, backend: Backend) -> None:
     leases = [locks.acquire("run", limit=3) for _ in range(3)]
     heard: list[Any] = []
     leases[0].on_stop = lambda lease, error: heard.append((lease, str(error)))
-    [one] = place.locks().stop("run", leases[1].token)
-    assert one.token == leases[1].token
+    [holder] = backend.locks().stop("run", leases[1].token)
+    assert holder.token == leases[1].token
     for lease in leases:
         lease.renew()
     assert [lease.stop_requested for lease in leases] == [False, True, False]
@@ -600,14 +606,14 @@ def test_stop_reaches_every_holder_with_the_renewal(locks: Locks, place: Place) 
     assert locks.stop("nobody has it") == ()
 
 
-def test_stop_forgets_those_who_are_gone(locks: Locks, place: Place) -> None:
+def test_stop_forgets_those_who_are_gone(locks: Locks, backend: Backend) -> None:
     for _ in range(3):
         lease = locks.acquire("run")
         locks.stop("run")
         lease.release()
     lease = locks.acquire("run")
     locks.stop("run")
-    assert place.raw.hkeys(place.key("stops", "run")) == [lease.token.encode()]
+    assert backend.raw.hkeys(backend.key("stops", "run")) == [lease.token.encode()]
 
 
 def test_stop_comes_by_itself_within_a_third_of_the_ttl(locks: Locks) -> None:
@@ -627,9 +633,9 @@ def test_active_says_what_runs_where(locks: Locks) -> None:
     assert locks.active(worker="w3") == []
 
 
-def test_is_locked_hint_is_no_older_than_allowed(locks: Locks, place: Place) -> None:
+def test_is_locked_hint_is_no_older_than_allowed(locks: Locks, backend: Backend) -> None:
     assert locks.is_locked("a", max_age=30) is False
-    lease = place.locks().acquire("a")
+    lease = backend.locks().acquire("a")
     assert lease is not None
     assert locks.is_locked("a", max_age=30) is False, "a hint"
     assert locks.is_locked("a") is True
@@ -693,58 +699,58 @@ WRONG: dict[str, Callable[[Locks], object]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_input_is_refused_and_nothing_is_written(case: str) -> None:
-    """Once, on one store: nothing is sent to it."""
-    place = make_place("fakeredis", lambda _: None)
+    """One store is enough: nothing is sent to it."""
+    backend = make_backend("fakeredis", lambda _: None)
     with pytest.raises(LockUsageError):
-        WRONG[case](place.locks())
-    assert place.keys() == set()
-    place.close()
+        WRONG[case](backend.locks())
+    assert backend.keys() == set()
+    backend.close()
 
 
-def test_idempotent_wants_the_face_that_fits(place: Place) -> None:
+def test_idempotent_wants_the_face_that_fits(backend: Backend) -> None:
     async def test(locks: AsyncLocks) -> None:
         with pytest.raises(LockUsageError, match="is no coroutine: give Locks"):
             idempotent(locks, key="k")(lambda: 1)
 
-    in_loop(place, test)
+    in_loop(backend, test)
 
     async def work() -> None: ...
 
     with pytest.raises(LockUsageError, match="is a coroutine: give AsyncLocks"):
-        idempotent(place.locks(), key="k")(work)
+        idempotent(backend.locks(), key="k")(work)
 
 
 class Away:
-    """A store that does not answer some verbs, though it may have done what they ask."""
+    """A store that does not reply to a command, though it may have run it."""
 
-    def __init__(self, locks: Locks, verb: str, *, does_it: bool) -> None:
-        self._perform, self._verb, self._does_it = locks._store.perform, verb, does_it
+    def __init__(self, locks: Locks, command: str, *, does_it: bool) -> None:
+        self._perform, self._command, self._does_it = locks._store.perform, command, does_it
         locks._store.perform = self  # type: ignore[method-assign]
 
     def __call__(self, effect: Any) -> Any:
-        if getattr(getattr(effect, "script", None), "verb", "") == self._verb:
+        if getattr(getattr(effect, "script", None), "name", "") == self._command:
             if self._does_it:
                 self._perform(effect)
             raise LockUnavailable("no answer")
         return self._perform(effect)
 
 
-def test_mark_that_could_not_be_left_is_left_later(locks: Locks, place: Place) -> None:
-    """The work is done: that the server was away at its end must not have it done again."""
+def test_mark_that_could_not_be_left_is_left_later(locks: Locks, backend: Backend) -> None:
+    """The work is completed: an unreachable server at its end must not make it run again."""
     Away(locks, "release", does_it=False)
     assert made_once(locks, Counter(result=5))(1) == 5
-    other = place.locks()
-    wait_until(lambda: list(done_work(other)), what="the mark, by the keeper")
+    other = backend.locks()
+    wait_until(lambda: list(done_work(other)), what="the mark of the pending release")
     assert made_once(other, Counter(result=6))(1) == 5
 
 
 def test_reuse_never_is_not_begun_by_a_question_without_an_answer(
-    locks: Locks, place: Place
+    locks: Locks, backend: Backend
 ) -> None:
     Away(locks, "acquire", does_it=True)
     with pytest.raises(LockUnavailable):
         made_once(locks, Counter(), reuse="never")(1)
-    other = place.locks()
+    other = backend.locks()
     wait_until(lambda: not list(done_work(other)), what="the mark to be taken back")
-    wait_until(lambda: not other.is_locked("pay:1"), what="the lock to be given back")
+    wait_until(lambda: not other.is_locked("pay:1"), what="the release")
     assert made_once(other, Counter(result=6), reuse="never")(1) == 6

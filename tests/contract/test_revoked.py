@@ -9,17 +9,17 @@ import pytest
 from celery_locks import Holder, LeaseLost, LockEvent, LockRevoked, State, admin, subscribe
 from celery_locks.store.commands.locks import Renewal, reservation_token
 from celery_locks.types import LockSpec, Revocation
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import Place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import Backend
 from tests.support.waiting import wait_until
 
 BY, WHY = "ann: the ✓\none", "it hung: 12 € a\nminute"
 
 
-def test_renewal_says_by_whom_and_why(face: LeaseBackend, place: Place) -> None:
-    lease = face.acquire("a")
-    admin.force_release(place.locks(), "a", by=BY, reason=WHY)
-    for ask in (lambda: face.renew(lease), lease.check):
+def test_renewal_says_by_whom_and_why(api: LocksApi, backend: Backend) -> None:
+    lease = api.acquire("a")
+    admin.force_release(backend.locks(), "a", by=BY, reason=WHY)
+    for ask in (lambda: api.renew(lease), lease.check):
         with pytest.raises(LockRevoked) as caught:
             ask()
         assert (caught.value.name, caught.value.by, caught.value.why) == ("a", BY, WHY)
@@ -27,12 +27,12 @@ def test_renewal_says_by_whom_and_why(face: LeaseBackend, place: Place) -> None:
     assert "revoked by ann" in lease.reason
 
 
-def test_keeper_tells_of_it_and_the_event_says_so(face: LeaseBackend, place: Place) -> None:
+def test_renewer_reports_it_and_the_event_says_so(api: LocksApi, backend: Backend) -> None:
     describe_entry: list[Any] = []
     heard: list[LockEvent] = []
     ends = subscribe(heard.append)
-    lease = face.acquire("a", ttl=2, on_lost=lambda _, error: describe_entry.append(error))
-    admin.force_release(place.locks(), "a", by="ann", reason="stuck")
+    lease = api.acquire("a", ttl=2, on_lost=lambda _, error: describe_entry.append(error))
+    admin.force_release(backend.locks(), "a", by="ann", reason="stuck")
     wait_until(lambda: describe_entry, 20, what="on_lost")
     wait_until(lambda: [e for e in heard if e.kind == "lost"], 20, what="the event")
     ends()
@@ -41,18 +41,18 @@ def test_keeper_tells_of_it_and_the_event_says_so(face: LeaseBackend, place: Pla
     assert {"why": "revoked by ann: stuck", "revoked": True}.items() <= event.detail.items()
 
 
-def test_hold_raises_it_at_its_end(face: LeaseBackend, place: Place) -> None:
+def test_hold_raises_it_at_its_end(api: LocksApi, backend: Backend) -> None:
     with pytest.raises(LockRevoked, match="stuck"):
-        with face.hold("a", ttl=2) as lease:
-            admin.force_release(place.locks(), "a", reason="stuck")
+        with api.hold("a", ttl=2) as lease:
+            admin.force_release(backend.locks(), "a", reason="stuck")
             wait_until(lambda: lease.state is State.LOST, 20, what="the loss")
 
 
 def test_only_those_it_was_taken_from_are_told(
-    face: LeaseBackend, other: LeaseBackend, place: Place
+    api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:
     """A neighbour in the batch whose lock was wiped or taken over has another reason."""
-    locks = place.locks(shards=1)
+    locks = backend.locks(shards=1)
     for name in ("taken", "gone", "kept"):
         locks.perform(locks.commands.acquire(LockSpec(name), name, Holder()))
     admin.force_release(locks, "taken", by="ann", reason="stuck")
@@ -65,37 +65,37 @@ def test_only_those_it_was_taken_from_are_told(
     assert lost.stops == {"kept"}
 
 
-def test_note_outlives_the_next_renewals_and_no_more(place: Place) -> None:
-    """Two ttl, and a minute at least: a holder that was away meanwhile still hears the reason."""
-    locks = place.locks(shards=1)
+def test_note_outlives_the_next_renewals_and_no_more(backend: Backend) -> None:
+    """Two ttl, and a minute at least: a holder that was away still gets the reason."""
+    locks = backend.locks(shards=1)
     for name, ttl in (("short", 1.0), ("long", 600.0)):
         locks.perform(locks.commands.acquire(LockSpec(name, ttl), name, Holder()))
         admin.force_release(locks, name)
     root = locks.commands.root("")
-    assert 50_000 < place.raw.pttl(f"{root}r:short") <= 60_000
-    assert 1_190_000 < place.raw.pttl(f"{root}r:long") <= 1_200_000
+    assert 50_000 < backend.raw.pttl(f"{root}r:short") <= 60_000
+    assert 1_190_000 < backend.raw.pttl(f"{root}r:long") <= 1_200_000
 
 
-def test_a_message_in_the_queue_gets_no_note(place: Place) -> None:
-    locks = place.locks()
+def test_a_message_in_the_queue_gets_no_note(backend: Backend) -> None:
+    locks = backend.locks()
     holder = Holder(task_id="j", retries=-1)
     locks.perform(locks.commands.acquire(LockSpec("a"), reservation_token("j"), holder))
     assert admin.force_release(locks, "a")
-    assert place.keys() == {"fence", "log"}
+    assert backend.keys() == {"fence", "log"}
 
 
-def test_foreign_note_is_no_reason(face: LeaseBackend, place: Place) -> None:
-    lease = face.acquire("a")
-    place.raw.delete(place.key("h:", "a"))
-    place.raw.lpush(f"{place.commands().root('a')}r:{lease.token}", "theirs")
+def test_foreign_note_is_no_reason(api: LocksApi, backend: Backend) -> None:
+    lease = api.acquire("a")
+    backend.raw.delete(backend.key("h:", "a"))
+    backend.raw.lpush(f"{backend.commands().root('a')}r:{lease.token}", "theirs")
     with pytest.raises(LeaseLost) as caught:
-        face.renew(lease)
+        api.renew(lease)
     assert type(caught.value) is LeaseLost
 
 
-def test_locate_tells_that_it_was_taken(place: Place) -> None:
-    """The worker's main process, which does not know the name yet, asks by the token."""
-    locks = place.locks(shards=1)
+def test_locate_tells_that_it_was_taken(backend: Backend) -> None:
+    """The worker's main process, which does not know the name yet, finds it by the token."""
+    locks = backend.locks(shards=1)
     for name in ("a", "b"):
         locks.perform(locks.commands.acquire(LockSpec(name), name, Holder()))
     admin.force_release(locks, "a")
@@ -105,16 +105,16 @@ def test_locate_tells_that_it_was_taken(place: Place) -> None:
 
 
 def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
-    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:
-    """To the next in line and to a newcomer alike; the resource refuses what is lower than seen."""
-    old = face.acquire("a", ttl=60)
+    """For the next waiter and for a newcomer; the resource refuses a lower fence."""
+    old = api.acquire("a", ttl=60)
     waiting = in_thread(other.acquire, "a", ttl=60, wait=30)
-    wait_until(lambda: (i := face.info("a")) and i.waiters, 20, what="the one in line")
-    admin.force_release(place.locks(), "a")
+    wait_until(lambda: (i := api.info("a")) and i.waiters, 20, what="the one in line")
+    admin.force_release(backend.locks(), "a")
     following = waiting.result(timeout=30)
     other.release(following)
-    newcomer = face.acquire("a")
+    newcomer = api.acquire("a")
     assert old.fence < following.fence < newcomer.fence
     seen = 0
 
@@ -123,7 +123,7 @@ def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
         seen = max(seen, fence)
         return fence == seen
 
-    assert [write(one.fence) for one in (old, following, old, newcomer, following)] == [
+    assert [write(lease.fence) for lease in (old, following, old, newcomer, following)] == [
         True,
         True,
         False,
@@ -132,11 +132,11 @@ def test_later_grant_has_a_higher_fence_so_the_old_holders_write_is_refused(
     ]
 
 
-def test_check_says_it_in_every_thread(face: LeaseBackend, place: Place) -> None:
-    lease = face.acquire("a")
-    admin.force_release(place.locks(), "a", by="ann")
+def test_check_says_it_in_every_thread(api: LocksApi, backend: Backend) -> None:
+    lease = api.acquire("a")
+    admin.force_release(backend.locks(), "a", by="ann")
     with pytest.raises(LockRevoked):
-        face.renew(lease)
+        api.renew(lease)
     errors: list[Any] = []
 
     def look() -> None:

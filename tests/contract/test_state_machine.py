@@ -32,14 +32,14 @@ from celery_locks.types import Conflict, Holder, LockInfo, LockSpec
 from tests.servers.embedded import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 1000, 60_000  # ms, as ends.lua and common.lua have them
+CLAIM, FORGET = 1000, 60_000  # ms, as in handover.lua and common.lua
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 
 
 @dataclass
 class Entry:
-    """A holder or a waiter; `until` is its expiry or the moment until which it counts as alive."""
+    """A holder or a waiter; `until` is its expiry or the time until which it counts as alive."""
 
     token: str
     until: int
@@ -52,6 +52,8 @@ class Entry:
 
 @dataclass
 class Lock:
+    """One lock of the model: its holders, its queue and its entry in the index."""
+
     holders: dict[str, Entry] = field(default_factory=dict)
     line: dict[str, Entry] = field(default_factory=dict)  # in the order of arrival
     known_until: int | None = None  # the latest that any of them ever had; None: not in the index
@@ -62,7 +64,7 @@ class Lock:
 
 
 class Model:
-    """What the store should do, said once more."""
+    """What the store should do, as a plain model."""
 
     def __init__(self) -> None:
         self.micros = START
@@ -78,12 +80,12 @@ class Model:
         return self.last
 
     def acquire(self, name: str, entry: Entry, alive: int) -> int | str | set[str]:
-        """The fence; "limit"; or the tokens that hold it instead."""
+        """Return the fence, "limit", or the tokens of the holders."""
         lock = self.locks[name]
-        if entry.token in lock.holders:  # the answer was lost, or it confirms
-            _, twin = self.kin(lock, entry, lock.holders[entry.token].fence)
-            if twin:
-                return self.give_way(lock, entry, twin)
+        if entry.token in lock.holders:  # the reply was lost, or it claims
+            _, copy = self.same_job(lock, entry, lock.holders[entry.token].fence)
+            if copy:
+                return self.yield_to(lock, entry, copy)
             lock.holders[entry.token].until = lock.know(self.now + entry.ttl)
             return lock.holders[entry.token].fence
         self.drop_lapsed(lock)
@@ -92,11 +94,11 @@ class Model:
             if lock.line.pop(entry.token, None):
                 self.hand_over(lock)
             return "limit"
-        former, twin = self.kin(lock, entry, 0)
-        if twin:
-            return self.give_way(lock, entry, twin)
-        if former:
-            del lock.holders[former.token]
+        earlier, copy = self.same_job(lock, entry, 0)
+        if copy:
+            return self.yield_to(lock, entry, copy)
+        if earlier:
+            del lock.holders[earlier.token]
             return self.take(lock, entry)
         ahead = [t for t in lock.line if t != entry.token]
         first = not ahead or next(iter(lock.line)) == entry.token
@@ -108,26 +110,26 @@ class Model:
             lock.line[entry.token] = replace(entry, until=until, fence=ticket)
         return set(lock.holders)
 
-    def kin(self, lock: Lock, entry: Entry, fence: int) -> tuple[Entry | None, Entry | None]:
-        """Of the same job: an earlier attempt, and one that runs this very message."""
-        former = twin = None
+    def same_job(self, lock: Lock, entry: Entry, fence: int) -> tuple[Entry | None, Entry | None]:
+        """Return an earlier attempt of the same job, and a copy that runs this message."""
+        earlier = copy = None
         for holder in sorted(lock.holders.values(), key=lambda h: (h.until, h.token)):
             same = entry.job and holder.job == entry.job and holder.token != entry.token
             if same and holder.until > self.now:
                 if holder.attempt < entry.attempt:
-                    former = former or holder
+                    earlier = earlier or holder
                 elif not fence or holder.fence < fence:
-                    twin = twin or holder
-        return former, twin
+                    copy = copy or holder
+        return earlier, copy
 
-    def give_way(self, lock: Lock, entry: Entry, twin: Entry) -> set[str]:
+    def yield_to(self, lock: Lock, entry: Entry, copy: Entry) -> set[str]:
         lock.holders.pop(entry.token, None)
         lock.line.pop(entry.token, None)
         self.hand_over(lock)
-        return {twin.token}
+        return {copy.token}
 
     def take(self, lock: Lock, entry: Entry) -> int:
-        """A grant by acquiring also forgets names that have been lapsed for long."""
+        """Grant, and forget the names that lapsed long ago."""
         fence = self.grant(lock, entry, entry.ttl)
         for name, old in self.locks.items():
             if old.known_until is not None and old.known_until <= self.now - FORGET:
@@ -144,7 +146,7 @@ class Model:
         lock.holders = {t: h for t, h in lock.holders.items() if h.until > self.now}
 
     def hand_over(self, lock: Lock, asking: str = "") -> None:
-        """Free slots go to the first in line who live; the one who asks is not granted here."""
+        """Grant free slots to the first live waiters; the caller itself is not granted here."""
         if lock.line:
             self.drop_lapsed(lock)
         for waiter in list(lock.line.values()):
@@ -211,6 +213,8 @@ class World:
 
 
 class FakeWorld(World):
+    """fakeredis, with a clock that time-machine moves."""
+
     def __init__(self) -> None:
         client = fakeredis.FakeRedis()
         super().__init__(RedisStore.from_client(client, "m"), client)
@@ -227,10 +231,10 @@ class FakeWorld(World):
 
 
 class VirtualScript(Script):
-    """A verb that reads the time from a key."""
+    """A script that reads the time from a key."""
 
     def __init__(self, real: Script) -> None:
-        super().__init__(real.verb)
+        super().__init__(real.name)
         self._real = real
 
     @cached_property
@@ -241,6 +245,8 @@ class VirtualScript(Script):
 
 
 class ServerWorld(World):
+    """A real server, whose scripts read the time from a key."""
+
     def __init__(self, server: EmbeddedServer) -> None:
         super().__init__(RedisStore.from_url(server.url, "m"), server.client())
         self._scripts: dict[str, VirtualScript] = {}
@@ -252,7 +258,7 @@ class ServerWorld(World):
         self.raw.hset("m:{0}:clock", mapping={"s": seconds, "us": rest})
 
     def perform(self, call: Call) -> Any:
-        script = self._scripts.setdefault(call.script.verb, VirtualScript(call.script))
+        script = self._scripts.setdefault(call.script.name, VirtualScript(call.script))
         return super().perform(Call(script, call.root, call.args, call.parse, call.budget))
 
     def close(self) -> None:
@@ -260,11 +266,11 @@ class ServerWorld(World):
         super().close()
 
 
-# A token is of one lock only, as they are random.
+# A token belongs to one lock only, as tokens are random.
 TOKENS = {name: [f"{name[0]}{i}" for i in range(7)] for name in LIMITS}
 names = st.sampled_from(sorted(LIMITS))
 pairs = st.sampled_from([(name, token) for name in LIMITS for token in TOKENS[name]])
-# One of those who hold it or wait for it, by number; 0 is a stranger.
+# A holder or waiter of the lock, by number; 0 is a stranger.
 picks = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
 ttls = st.sampled_from([1000, 1500, 30_000])
 
@@ -337,7 +343,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pair=pairs, ttl=ttls, alive=st.sampled_from([2400, 90_000]))
     def join(self, pair: tuple[str, str], ttl: int, alive: int) -> None:
-        """What most do: stand in line."""
+        """Wait in the queue, as most callers do."""
         self._acquire(pair, ttl, alive, 0, None, False)
 
     def _someone(self, name: str, pick: int) -> str:
@@ -347,7 +353,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, pick=picks, alive=st.sampled_from([2400, 90_000]))
     def ask_again(self, name: str, pick: int, alive: int) -> None:
-        """A waiter polls or confirms; a holder's answer was lost."""
+        """Repeat an acquire: a waiter polls or claims, or a holder's reply was lost."""
         token = self._someone(name, pick)
         if token != "stranger":
             self._acquire((name, token), 1500, alive, 0, None, False)
@@ -365,10 +371,10 @@ class Machine(RuleBasedStateMachine):
         held = [self.model.renew(name, token, round(ttl * 1000)) for name, token, ttl in batch]
         assert answers == {r.token for r, ours in zip(batch, held, strict=True) if not ours}
 
-    @rule(name=names, pick=picks, one=st.sampled_from([True, True, True, False]))
-    def force_release(self, name: str, pick: int, one: bool) -> None:
-        token = self._someone(name, pick) if one else ""
-        call = AdminCommands(self.commands).force_release(name, token, question=new_token())
+    @rule(name=names, pick=picks, only_one=st.sampled_from([True, True, True, False]))
+    def force_release(self, name: str, pick: int, only_one: bool) -> None:
+        token = self._someone(name, pick) if only_one else ""
+        call = AdminCommands(self.commands).force_release(name, token, request_id=new_token())
         taken = self.world.perform(call)
         assert {h.token for h in taken} == self.model.force_release(name, token)
 
@@ -383,7 +389,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(back=st.sampled_from([1, 2_000_000]))
     def fence_is_ahead_of_the_clock(self, back: int) -> None:
-        """As after a failover to a server whose clock is behind."""
+        """Set the clock back, as a failover to a server with a slow clock does."""
         self.model.last = max(self.model.last, self.model.micros) + back
         self.world.raw.set("m:{0}:fence", self.model.last)
 
@@ -405,7 +411,7 @@ class Machine(RuleBasedStateMachine):
         assert [w.token for w in info.waiters] == [w.token for w in line]
 
     def _fences_rise(self, info: LockInfo) -> None:
-        """Whoever is seen for the first time has a higher number than all that were seen before."""
+        """Every new fence or ticket is higher than all that were seen before."""
         known = self.fences[info.name]
         fences = [h.fence for h in info.holders]
         assert len(set(fences)) == len(fences)

@@ -3,8 +3,8 @@
 import pytest
 
 from celery_locks import Conflict, Holder, LeaseLost
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import Place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import Backend
 
 
 def attempt(number: int, job: str = "job") -> Holder:
@@ -12,19 +12,19 @@ def attempt(number: int, job: str = "job") -> Holder:
 
 
 def test_later_attempt_takes_the_lock_over(
-    face: LeaseBackend, other: LeaseBackend, place: Place
+    api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:
-    """A retry is published before the attempt before it has ended."""
-    first = face.acquire("a", holder=attempt(0))
+    """A retry is published before the earlier attempt has ended."""
+    first = api.acquire("a", holder=attempt(0))
     second = other.acquire("a", holder=attempt(1))
     assert second.fence > first.fence
-    assert [h.retries for h in face.holders("a")] == [1]
+    assert [h.retries for h in api.holders("a")] == [1]
     with pytest.raises(LeaseLost):
-        face.renew(first)
-    assert face.release(first) is False
+        api.renew(first)
+    assert api.release(first) is False
     assert other.is_locked("a")
     assert other.release(second) is True
-    assert place.keys() == {"fence"}
+    assert backend.keys() == {"fence"}
 
 
 @pytest.mark.parametrize(
@@ -55,26 +55,24 @@ def test_later_attempt_takes_the_lock_over(
     ],
 )
 def test_nobody_else_takes_it_over(
-    face: LeaseBackend, other: LeaseBackend, place: Place, held: Holder, asking: Holder
+    api: LocksApi, other: LocksApi, backend: Backend, held: Holder, asking: Holder
 ) -> None:
     """A redelivered message is the same attempt: it must not run beside itself."""
-    assert face.acquire("a", holder=held)
-    before = place.content()
+    assert api.acquire("a", holder=held)
+    before = backend.content()
     assert isinstance(other.try_acquire("a", holder=asking), Conflict)
-    assert place.content() == before
+    assert backend.content() == before
 
 
-def test_later_attempt_takes_its_own_slot_of_a_semaphore(
-    face: LeaseBackend, other: LeaseBackend
-) -> None:
-    face.acquire("s", limit=2, holder=attempt(0, "one"))
-    face.acquire("s", limit=2, holder=attempt(0, "two"))
+def test_later_attempt_takes_its_own_slot_of_a_semaphore(api: LocksApi, other: LocksApi) -> None:
+    api.acquire("s", limit=2, holder=attempt(0, "one"))
+    api.acquire("s", limit=2, holder=attempt(0, "two"))
     assert other.acquire("s", limit=2, holder=attempt(3, "two"))
-    assert {(h.task_id, h.retries) for h in face.holders("s")} == {("one", 0), ("two", 3)}
+    assert {(h.task_id, h.retries) for h in api.holders("s")} == {("one", 0), ("two", 3)}
 
 
 @pytest.mark.parametrize("job", ["with space", "ünï", "a%20b", "-", "{x}", "n\nl\0"])
-def test_task_id_of_any_spelling(face: LeaseBackend, other: LeaseBackend, job: str) -> None:
-    face.acquire("a", holder=attempt(0, job))
-    assert face.holders("a")[0].task_id == job
+def test_task_id_of_any_spelling(api: LocksApi, other: LocksApi, job: str) -> None:
+    api.acquire("a", holder=attempt(0, job))
+    assert api.holders("a")[0].task_id == job
     assert other.acquire("a", holder=attempt(1, job))

@@ -1,4 +1,4 @@
-"""The verbs of the metrics on every store: sums that are right, and locks counted as they are."""
+"""The commands of the metrics on every store: correct sums, and a correct count of locks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from celery_locks import Holder, Locks
 from celery_locks.metrics.collector import read_counts, read_tallies
-from celery_locks.store.commands import metrics as telemetry_verbs
+from celery_locks.store.commands import metrics as metrics_commands
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.store.commands.metrics import MetricField, MetricsCommands
 from celery_locks.types import LockSpec
-from tests.contract.places import Place
+from tests.contract.backends import Backend
 
 BILL = MetricField("acquired", "bill")
 
@@ -30,25 +30,25 @@ def test_counts_of_all_processes_are_summed(locks: Locks, commands: MetricsComma
 
 
 def test_batch_sent_again_counts_once(
-    locks: Locks, commands: MetricsCommands, place: Place
+    locks: Locks, commands: MetricsCommands, backend: Backend
 ) -> None:
-    """A reply that got lost must not double a day's numbers."""
+    """A lost reply must not double the numbers of a day."""
     batch = commands.count("one", 1, [(BILL, 2)])
     assert locks.perform(batch) is True
     assert locks.perform(batch) is False
     assert locks.perform(commands.count("one", 2, [(BILL, 1)])) is True
     assert read_counts(locks) == {BILL: 3}
     root = locks.commands.roots[0]
-    assert place.keys() == {"metrics", "metrics:one"}
+    assert backend.keys() == {"metrics", "metrics:one"}
     for key in ("metrics", "metrics:one"):
-        assert place.raw.pttl(root + key) > 0
+        assert backend.raw.pttl(root + key) > 0
 
 
 def test_counts_are_bounded(
     locks: Locks, commands: MetricsCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Task names that somebody makes up by the million do not fill the server."""
-    monkeypatch.setattr(telemetry_verbs, "_MOST_FIELDS", 10)
+    """A million generated task names must not fill the server."""
+    monkeypatch.setattr(metrics_commands, "_MAX_FIELDS", 10)
     made_up = [(MetricField("acquired", f"task-{n}"), 1) for n in range(50)]
     locks.perform(commands.count("one", 1, made_up))
     locks.perform(commands.count("one", 2, made_up))
@@ -67,17 +67,17 @@ def test_counts_come_in_pages(locks: Locks, commands: MetricsCommands) -> None:
     assert counts[MetricField("acquired", "task-4-499")] == 499
 
 
-def _last_renewed(place: Place, name: str, token: str, ago: float) -> None:
-    """As if the holder had acquired it then and never renewed it, with a ttl of 30 s."""
+def _last_renewed(backend: Backend, name: str, token: str, ago: float) -> None:
+    """Pretend that the holder acquired it then and never renewed it, with a ttl of 30 s."""
     then = (time.time() - ago) * 1000
-    records = place.key("records", name)
-    fence, _, rest = place.raw.hget(records, token).split(b" ", 2)
-    place.raw.hset(records, token, b"%b %d %b" % (fence, then, rest))
-    place.raw.zadd(place.key("h:", name), {token: then + 30_000})
+    records = backend.key("records", name)
+    fence, _, rest = backend.raw.hget(records, token).split(b" ", 2)
+    backend.raw.hset(records, token, b"%b %d %b" % (fence, then, rest))
+    backend.raw.zadd(backend.key("h:", name), {token: then + 30_000})
 
 
-def test_tally_counts_who_is_there(locks: Locks, place: Place) -> None:
-    """Each of the ways to stand in a lock's record, and nobody who is gone."""
+def test_tally_counts_who_is_there(locks: Locks, backend: Backend) -> None:
+    """Every kind of holder and waiter is counted, and none that is gone."""
     assert read_tallies(locks) == {"": (0, 0, 0.0, 0, 0)}
     kept = locks.acquire("kept", at_least=60)
     assert kept
@@ -85,11 +85,11 @@ def test_tally_counts_who_is_there(locks: Locks, place: Place) -> None:
     for n in range(300):
         locks.perform(locks.commands.acquire(LockSpec(f"n{n}", 30), f"t{n}", Holder()))
     message = Holder(task_id="j", task="mail", retries=-1)
-    locks.perform(locks.commands.acquire(LockSpec("place", 60), reservation_token("j"), message))
+    locks.perform(locks.commands.acquire(LockSpec("reserved", 60), reservation_token("j"), message))
     asking = locks.commands.acquire(LockSpec("n0", 30), "waiter", Holder(task="mail"), alive=60)
     locks.perform(asking)
-    _last_renewed(place, "n1", "t1", ago=25)
-    place.lapse("n2", "t2")
+    _last_renewed(backend, "n1", "t1", ago=25)
+    backend.lapse("n2", "t2")
     tallies = read_tallies(locks)
     assert tallies.keys() == {"", "mail"}
     assert tallies[""][:2] == (299, 1)
@@ -99,7 +99,7 @@ def test_tally_counts_who_is_there(locks: Locks, place: Place) -> None:
 
 
 def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a program calls itself may be anything, and each name is a series of Prometheus."""
+    """A task may have any name, and each name is a Prometheus series."""
     monkeypatch.setattr("celery_locks.metrics.collector._MOST_TASKS", 3)
     names = ['"quoted" \\', "tab\tand é", *(f"task-{n}" for n in range(10))]
     for number, name in enumerate(names):
@@ -113,7 +113,7 @@ def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.M
 
 
 def test_tally_counts_a_long_line(locks: Locks) -> None:
-    """Only the first hundred are looked at; all of them are counted."""
+    """Only the first hundred are checked; all of them are counted."""
     for number in range(131):
         holder = Holder(task="bill")
         locks.perform(locks.commands.acquire(LockSpec("a", 30), f"t{number}", holder, alive=60))

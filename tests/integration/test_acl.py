@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,11 +53,8 @@ def use(locks: Locks, name: str = "a") -> None:
 
 def test_every_permission_is_used() -> None:
     """What no script and no call of ours says has no place in the list."""
-    texts = [
-        path.read_text()
-        for path in files("celery_locks.store.scripts").iterdir()
-        if path.name.endswith(".lua")
-    ]
+    scripts = Path(str(files("celery_locks.store.scripts")))
+    texts = [path.read_text() for path in scripts.rglob("*.lua")]
     in_scripts = {word.lower() for text in texts for word in re.findall(r"call\('([A-Z]+)'", text)}
     by_us = {"auth", "select", "ping", "eval", "evalsha", "subscribe", "hscan", "scard"}
     given = {word[1:].partition("|")[0] for word in acl.rules_of("locks") if word[0] == "+"}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.store.commands.admin import TRIMMED, AdminCommands, Trimmed
+from celery_locks.store.commands.admin import PRUNED_KEYS, AdminCommands, PruneStep
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
@@ -18,12 +18,12 @@ CALLS: dict[str, Callable[[LockCommands, str], Call]] = {
     "list": lambda commands, root: commands.page(),
     "history of acts": lambda commands, root: AdminCommands(commands).history(root),
     "history of holds": lambda commands, root: AdminCommands(commands).history(root, of="past"),
-    "usual": lambda commands, root: AdminCommands(commands).usual(root),
+    "usual": lambda commands, root: AdminCommands(commands).durations(root),
     **{
-        f"trim of {part}": lambda commands, root, part=part: AdminCommands(commands).trim(
+        f"trim of {part}": lambda commands, root, part=part: AdminCommands(commands).prune(
             root, part
         )  # type: ignore[misc]
-        for part in TRIMMED
+        for part in PRUNED_KEYS
     },
 }
 
@@ -40,7 +40,7 @@ def full() -> Iterator[EmbeddedServer]:
                 locks.perform(commands.acquire(spec, f"{act:012x}{slot:012x}", HOLDER))
             why = "it hung " * 60
             call = AdminCommands(commands).force_release(
-                "semaphore", "", "ann@host", why, question=f"{act}"
+                "semaphore", "", "ann@host", why, request_id=f"{act}"
             )
             locks.perform(call)
         for number in range(600):
@@ -73,7 +73,7 @@ def test_call_keeps_the_server_busy_briefly(full: EmbeddedServer, what: str) -> 
             client.slowlog_reset()
             answer = locks.perform(call)
             scripts = [e["duration"] for e in client.slowlog_get() if b"EVAL" in e["command"]]
-            if isinstance(answer, Trimmed) and not answer.entries:
+            if isinstance(answer, PruneStep) and not answer.entries:
                 break  # nothing is left of it to measure
             took.append(max(scripts))
     locks.close()

@@ -437,13 +437,13 @@ def test_stale_finds_those_far_beyond_the_usual(
     asked: list[str] = []
     perform = locks.perform
     monkeypatch.setattr(
-        locks, "perform", lambda call: asked.append(call.script.verb) or perform(call)
+        locks, "perform", lambda call: asked.append(call.script.name) or perform(call)
     )
     [slow] = admin.stale(locks, object())
     assert (slow.name, slow.is_old, slow.usual) == ("slow", False, admin.Usual(5.0, 3))
     assert slow.sentence.startswith("It has been held for 60 s, 12 × the usual 5 s. Worker w is")
     assert slow.as_dict()["usual"] == {"held_for": 5.0, "holds": 3}
-    assert asked.count("usual") == 1, "once a shard, not once a lock"
+    assert asked.count("durations") == 1, "once a shard, not once a lock"
     assert admin.stale(locks, object(), times_usual=13) == []
     assert admin.stale(locks, object(), times_usual=None) == []
     assert len(admin.stale(locks, object(), 59, times_usual=None)) == 2

@@ -11,7 +11,7 @@ from celery.backends.rpc import RPCBackend
 from celery_locks import Holder, LockedTask, Locks
 from celery_locks.core.renewer import renewer
 from celery_locks.integration.headers import HEADER
-from celery_locks.store.commands.locks import ended, reservation_token
+from celery_locks.store.commands.locks import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from tests.support.keys import key_alone
@@ -44,7 +44,7 @@ def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
         token = take_place(locks, "a", "id-1")
         first = Holder(task_id="id-1", task="job")
         locks.perform(
-            locks.commands.release("a", "gone", marks=[ended(first, 60, leaves_result=False)])
+            locks.commands.release("a", "gone", marks=[ended_mark(first, 60, leaves_result=False)])
         )
         copy = {"queued": ["a", reservation_token("id-1")]}
         job.apply(("a",), task_id="id-1", headers={HEADER: copy})
@@ -62,7 +62,7 @@ def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
     if "caller" in why:
         monkeypatch.setattr(job, "_backend", RPCBackend(app))
     with in_memory_locks(app) as locks:
-        mark = ended(Holder(task_id="id-2"), 60, leaves_result="caller" in why)
+        mark = ended_mark(Holder(task_id="id-2"), 60, leaves_result="caller" in why)
         locks.perform(locks.commands.release("a", "gone", marks=[mark]))
         headers = {HEADER: {"since": time.time()}}
         assert job.apply(("a",), task_id="id-2", headers=headers).state == "IGNORED"

@@ -100,7 +100,7 @@ def test_a_lone_surrogate_is_refused_once(
 def test_a_lone_surrogate_in_what_an_operator_says_is_refused(locks: Locks) -> None:
     """Before anything is sent: the lock stays as it is."""
     bad = f"n{SURROGATE}"
-    for act in (
+    for call in (
         lambda: locks.acquire(bad),
         lambda: locks.stop(bad),
         lambda: locks.stop("held", token=SURROGATE),
@@ -110,5 +110,5 @@ def test_a_lone_surrogate_in_what_an_operator_says_is_refused(locks: Locks) -> N
         lambda: admin.force_release(locks, "held", by=SURROGATE),
     ):
         with locks.hold("held") as lease, pytest.raises(LockUsageError, match="no UTF-8 form"):
-            act()
+            call()
         assert lease.name == "held"

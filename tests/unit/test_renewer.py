@@ -51,13 +51,13 @@ class Store:
         self.meanwhile()
         if self.trouble:
             raise self.trouble
-        return Lost(self.lost) if call.script.verb == "renew" else True
+        return Lost(self.lost) if call.script.name == "renew" else True
 
     def unsubscribe(self, token: str) -> None: ...
     def close(self) -> None: ...
 
     def commands(self) -> list[str]:
-        return [call.script.verb for call in self.calls]
+        return [call.script.name for call in self.calls]
 
 
 class StillThread(BackgroundThread):

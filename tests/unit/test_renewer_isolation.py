@@ -39,7 +39,7 @@ class Store:
         if "bad" in call.args:
             self.bad += 1
             raise self.trouble or AssertionError
-        if call.script.verb == "renew":
+        if call.script.name == "renew":
             return Lost()
         self.released.append(call.args[0])
         return True

@@ -121,7 +121,7 @@ def fail_on(monkeypatch: pytest.MonkeyPatch, locks: AppLocks, token: str) -> Non
     perform = store.perform
 
     def failing(self: Any, call: Any) -> Any:
-        if call.script.verb == "locate" and token in call.args:
+        if call.script.name == "locate" and token in call.args:
             raise ValueError("unreadable")
         return perform(self, call)
 

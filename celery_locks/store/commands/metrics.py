@@ -1,7 +1,7 @@
-"""The verbs of the metrics as calls: counts that all processes add to, and the locks counted. Pure.
+"""The commands of the metrics: counts that all processes add to, and a count of the locks. Pure.
 
-The counts of a prefix are one hash on its first shard, bounded in size and gone when nobody has
-added to it for a month; see ``count.lua``.
+The counts of a prefix are one hash in its first shard. Its size is bounded, and it expires a month
+after the last addition; see ``count.lua``.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from celery_locks.store import scripts
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
 from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 
-_HSCAN = Command("HSCAN")
+_HSCAN = PlainCommand("HSCAN")
 _LIFETIME_MS = 30 * 86400 * 1000
-# A process that cannot reach the server sends the same batch again until it can.
+# A process that cannot reach the server repeats the same batch until it can.
 _REMEMBERED_MS = 3600 * 1000
-_MOST_FIELDS = 20_000
+_MAX_FIELDS = 20_000
 _TALLY_PAGE = 50
 BATCH = 500
 
 
 class MetricField(NamedTuple):
-    """What is counted: which series, for which task, under which one further label."""
+    """The field of a count: the series, the task and one more label."""
 
     series: str
     task: str = ""
@@ -36,7 +36,7 @@ Counts = Mapping[MetricField, int]
 
 
 class Tally(NamedTuple):
-    """The locks of a task, counted; ``oldest`` is the longest hold in seconds."""
+    """The number of locks of a task; ``oldest`` is the longest hold in seconds."""
 
     held: int = 0
     stale: int = 0
@@ -56,21 +56,21 @@ class Tally(NamedTuple):
 
 
 class MetricsCommands:
-    """Builds the calls."""
+    """Builds the calls for the metrics of one prefix."""
 
     def __init__(self, commands: LockCommands) -> None:
-        self._verbs = commands
+        self._commands = commands
         self._root = commands.roots[0]
 
     def count(self, process: str, number: int, counts: Sequence[tuple[MetricField, int]]) -> Call:
-        """Answers False if this batch of this process had been counted before."""
-        args: list[Arg] = [process, number, _REMEMBERED_MS, _LIFETIME_MS, _MOST_FIELDS]
+        """Add a numbered batch of counts: False if the server counted it before."""
+        args: list[Arg] = [process, number, _REMEMBERED_MS, _LIFETIME_MS, _MAX_FIELDS]
         for field, amount in counts:
             args += (*(_plain(part) for part in field), amount)
         return Call(scripts.COUNT, self._root, tuple(args), bool, CALL_LIMIT)
 
     def counts(self, cursor: str = "0") -> Call:
-        """A page: answers with ({field: amount}, next cursor, "0" at the end)."""
+        """Read a page of the counts: ({field: amount}, next cursor, "0" at the end)."""
 
         def parse(reply: Any) -> tuple[dict[MetricField, int], str]:
             flat = reply[1]
@@ -84,14 +84,14 @@ class MetricsCommands:
         return Call(_HSCAN, f"{self._root}metrics", args, parse, CALL_LIMIT)
 
     def tally(self, cursor: str = "") -> Call:
-        """A page of the locks: answers with ([task, ``Tally``]…, next cursor, "" at the end)."""
+        """Count a page of the locks: ([(task, ``Tally``)…], next cursor, "" at the end)."""
         shard, _, inner = (cursor or "0:0").partition(":")
 
         def parse(reply: Any) -> tuple[list[tuple[str, Tally]], str]:
-            following = self._verbs.following(int(shard), reply[0].decode())
-            return [_task_tally(*reply[i : i + 6]) for i in range(1, len(reply), 6)], following
+            cursor_after = self._commands.next_cursor(int(shard), reply[0].decode())
+            return [_task_tally(*reply[i : i + 6]) for i in range(1, len(reply), 6)], cursor_after
 
-        root = self._verbs.roots[int(shard)]
+        root = self._commands.roots[int(shard)]
         return Call(scripts.TALLY, root, (inner, _TALLY_PAGE), parse, CALL_LIMIT)
 
 
@@ -103,5 +103,5 @@ def _task_tally(
 
 
 def _plain(part: str) -> str:
-    """No separator inside, a UTF-8 form, and no longer than a task's name has a right to be."""
+    """Return the text without the separator, encodable as UTF-8 and at most 200 characters."""
     return part.replace("\t", " ")[:200].encode(errors="replace").decode()

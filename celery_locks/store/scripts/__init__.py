@@ -1,4 +1,7 @@
-"""The verbs as Lua, one file each; a file's head says what it takes and what it returns."""
+"""The Lua scripts, one file each; the head of a file states its arguments and its reply.
+
+``lib/`` holds the parts that scripts include.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,31 @@ from importlib.resources import files
 
 from celery_locks.store.resp import Arg, pack, pack_args
 
+_INCLUDE = re.compile(r"^--include (\w+)$", re.MULTILINE)
 
-def _text_of(part: str) -> str:
-    """A file with what it includes, each where it says so (see ``common.lua``)."""
-    text = (files(__name__) / f"{part}.lua").read_text()
-    return re.sub(r"^--include (\w+)$", lambda found: _text_of(found[1]), text, flags=re.MULTILINE)
+
+def _read(path: str) -> str:
+    """Read a file and replace its include lines by the files they name (see ``common.lua``)."""
+    text = (files(__name__) / path).read_text()
+    return _INCLUDE.sub(lambda found: _read(f"lib/{found[1]}.lua"), text)
 
 
 class Script:
-    """A verb's text and digest, and the commands that call it for one shard."""
+    """A script's text and digest, and the commands that call it for one shard."""
 
-    def __init__(self, verb: str) -> None:
-        self.verb = verb
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._heads: dict[tuple[str, int], bytes] = {}
         self._text = ""
         self._sha = ""
 
-    # No cached_property: before Python 3.12 it has a lock, of all scripts together, and a process
-    # that is forked while the keeper's thread reads one would find it taken for ever.
+    # No cached_property: before Python 3.12 all its users share one lock, and a process that is
+    # forked while the renewer's thread reads a script would never get that lock.
 
     @property
     def text(self) -> str:
         if not self._text:
-            self._text = _text_of(self.verb)
+            self._text = _read(f"{self.name}.lua")
         return self._text
 
     @property
@@ -40,18 +45,18 @@ class Script:
         return self._sha
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        """EVALSHA; what it begins with is kept, for each shard and number of arguments."""
-        head = self._heads.get((root, len(args))) or self._kept_head(root, len(args))
+        """Pack an EVALSHA; its first part is cached for each shard and number of arguments."""
+        head = self._heads.get((root, len(args))) or self._cached_head(root, len(args))
         return head + pack_args(args)
 
-    def _kept_head(self, root: str, args: int) -> bytes:
+    def _cached_head(self, root: str, args: int) -> bytes:
         head = self._head("EVALSHA", self.sha, root, args)
         if len(self._heads) < 256:
             self._heads[root, args] = head
         return head
 
     def by_text(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        """EVAL, which also leaves the script on the server for the next EVALSHA."""
+        """Pack an EVAL, which also loads the script into the server for the next EVALSHA."""
         return self._head("EVAL", self.text, root, len(args)) + pack_args(args)
 
     @staticmethod
@@ -59,14 +64,14 @@ class Script:
         return b"*%d\r\n%b" % (4 + args, pack_args((command, script, 1, root)))
 
 
-class Command:
-    """A plain command in a script's place, for what needs no script."""
+class PlainCommand:
+    """A plain Redis command instead of a script."""
 
-    def __init__(self, verb: str) -> None:
-        self.verb = verb
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        return pack(self.verb, root, *args)
+        return pack(self.name, root, *args)
 
     by_text = by_sha
 
@@ -80,20 +85,20 @@ INFO = Script("info")
 LIST = Script("list")
 WAITS = Script("waits")
 HISTORY = Script("history")
-USUAL = Script("usual")
-TRIM = Script("trim")
+DURATIONS = Script("durations")
+PRUNE = Script("prune")
 SERVER = Script("server")
 STOP = Script("stop")
-DONE_PAGE = Script("done_page")
+COMPLETED_PAGE = Script("completed_page")
 RESET = Script("reset")
 CLAIM = Script("claim")
-DRAIN = Script("drain")
-PUSH = Script("push")
+DRAIN_LIST = Script("drain_list")
+PUSH_MESSAGE = Script("push_message")
 TAKE_BATCH = Script("take_batch")
 END_BATCH = Script("end_batch")
 BUFFERED = Script("buffered")
-STOCK = Script("stock")
-TAKE = Script("take")
-GIVE_BACK = Script("give_back")
+STOCK_ITEMS = Script("stock_items")
+TAKE_ITEM = Script("take_item")
+GIVE_BACK_ITEM = Script("give_back_item")
 COUNT = Script("count")
 TALLY = Script("tally")

@@ -1,11 +1,11 @@
--- count: add to the counts of this prefix; once, however often the call is sent again.
--- Beside what common.lua lists:
+-- count: add to the metrics of this prefix, once, however often the call is repeated.
+-- Besides the keys in common.lua:
 --   metrics            hash    "<series>\t<task>\t<label>" -> number   the sums over all processes
---   metrics:<process>  string  the last batch that came from a process
--- ARGV 1 process  2 number of the batch  3 how long to remember that, ms  4 lifetime of the counts, ms
---      5 most fields: what is new beyond that is counted under the task "(other)"
+--   metrics:<process>  string  the number of the last batch of a process
+-- ARGV 1 process  2 number of the batch  3 ms to remember that number  4 ms to keep the counts
+--      5 most fields: further new ones are counted under the task "(other)"
 --      then [series, task, label, amount]...
--- returns 1 counted, 0 it had been counted before
+-- returns 1 counted, 0 the batch was counted before
 
 local root = KEYS[1]
 local counts, last = root .. 'metrics', root .. 'metrics:' .. ARGV[1]

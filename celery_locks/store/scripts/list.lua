@@ -1,6 +1,5 @@
--- list: a page of locks, walking the index; every lock that is held throughout the walk is met.
--- ARGV 1 cursor, '0' to begin  2 about how many  3 '1': holders that lapsed and are not yet forgotten,
---      instead of those that hold
+-- list: a page of the locks in the index; a lock that is held during the whole walk is on some page.
+-- ARGV 1 cursor, '0' to start  2 about how many  3 '1': lapsed holders instead of live ones
 -- returns {next cursor ('0' at the end), now, describe(name)...}
 
 --include common

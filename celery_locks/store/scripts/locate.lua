@@ -1,6 +1,6 @@
--- locate: what is known of some tokens, for those who know the token and not the name.
+-- locate: find the records of tokens, for callers that know the token and not the name.
 -- ARGV tokens
--- returns one record each; 1: taken by force (force_release.lua); or nil: not acquired yet, or gone
+-- returns for each token its record; 1: force-released (force_release.lua); nil: not acquired yet, or gone
 
 --include common
 

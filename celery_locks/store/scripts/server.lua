@@ -1,9 +1,9 @@
--- server: what the server of this shard says of itself.
--- returns the texts of INFO server, memory, persistence and replication; '' where it does not say
+-- server: the INFO of the server of this shard.
+-- returns the sections server, memory, persistence and replication; '' for one that it refuses
 
-local said = {}
-for _, part in ipairs({'server', 'memory', 'persistence', 'replication'}) do
-  local answer = redis.pcall('INFO', part)
-  said[#said + 1] = type(answer) == 'string' and answer or ''
+local sections = {}
+for _, section in ipairs({'server', 'memory', 'persistence', 'replication'}) do
+  local text = redis.pcall('INFO', section)
+  sections[#sections + 1] = type(text) == 'string' and text or ''
 end
-return table.concat(said, '\r\n')
+return table.concat(sections, '\r\n')

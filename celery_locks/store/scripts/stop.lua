@@ -1,16 +1,16 @@
 -- stop: ask the holders of a lock, or one of them, to stop; their next renewal tells them.
 -- ARGV 1 name  2 token, or '' for every holder  3 by whom, '' to leave it out of the log  4 why
---      5 token of this question (again.lua)
--- returns {now, [token, expiry, record]...}: those that were asked
+--      5 request id (saved_replies.lua)
+-- returns {now, [token, expiry, record]...}: the holders that were asked
 --
--- stops: hash token -> 1. Said until its holder is gone; whose holder is gone is forgotten here.
+-- stops: hash token -> 1. An entry stays until its holder is gone; this script deletes those of the gone.
 
 --include common
---include again
---include log
+--include saved_replies
+--include action_log
 
-local before = answered(ARGV[5])
-if before then return before end
+local saved = saved_reply(ARGV[5])
+if saved then return saved end
 local held, stops = root .. 'h:' .. ARGV[1], root .. 'stops'
 for _, token in ipairs(redis.call('HKEYS', stops)) do
   if redis.call('HEXISTS', records, token) == 0 then redis.call('HDEL', stops, token) end
@@ -27,6 +27,6 @@ for i = 1, #holders, 2 do
 end
 if #reply > 1 then
   redis.call('PEXPIRE', stops, 86400000)
-  if ARGV[3] ~= '' then record_act('stop', ARGV[1], ARGV[3], ARGV[4], reply) end
+  if ARGV[3] ~= '' then log_action('stop', ARGV[1], ARGV[3], ARGV[4], reply) end
 end
-return answer(ARGV[5], reply)
+return save_reply(ARGV[5], reply)

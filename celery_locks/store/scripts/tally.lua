@@ -1,15 +1,15 @@
--- tally: a page of the locks, walking the index as list does, only counted, for each task.
--- ARGV 1 cursor, '0' to begin  2 about how many
--- returns {next cursor ('0' at the end), [task, holders at work, of these not renewed for half
---          their ttl, longest hold in ms, messages in the queue, waiters]...}; task '' is no task
+-- tally: count the locks of a page of the index, for each task.
+-- ARGV 1 cursor, '0' to start  2 about how many
+-- returns {next cursor ('0' at the end), [task, running holders, those of them not renewed for half
+--          their ttl, longest hold in ms, queued messages, waiters]...}; task '' is no task
 
 --include common
 
 local page = redis.call('ZSCAN', index, ARGV[1], 'COUNT', ARGV[2])
 local counts, tasks = {}, {}
 
--- The counts of the task that a record names.
-local function of(record)
+-- The counts of the task in a record.
+local function counts_of(record)
   local length, rest = record:match('^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (.*)$')
   local decoded, about = pcall(cjson.decode, length and rest:sub(length + 1) or '{}')
   local task = decoded and type(about) == 'table' and about.task
@@ -24,8 +24,8 @@ end
 local function count_holder(token, expiry)
   local record = redis.call('HGET', records, token) or ''
   local since, ttl, attempt = record:match('^%d+ (%d+) (%d+) %d+ %S+ (%d+) ')
-  if not since or token:sub(1, 1) == '-' then return end -- its work has ended
-  local count = of(record)
+  if not since or token:sub(1, 1) == '-' then return end -- the slot is only kept (at_least)
+  local count = counts_of(record)
   if token:sub(1, 1) == 'q' or tonumber(attempt) % 1000000 == 0 then
     count.queued = count.queued + 1
     return
@@ -36,20 +36,20 @@ local function count_holder(token, expiry)
   if now() - renewed > ttl / 2 then count.stale = count.stale + 1 end
 end
 
--- Like describe.lua, which looks at the first hundred: one that died in line stays until its turn.
--- Those beyond are counted for the task of the last that was looked at.
+-- Checks the first 100, as describe.lua does: a dead waiter stays in the queue until its turn.
+-- The others are counted for the task of the last one that was checked.
 local function count_waiters(queue)
-  local line, count = redis.call('ZRANGE', queue, 0, 99), nil
-  for _, token in ipairs(line) do
+  local waiters, count = redis.call('ZRANGE', queue, 0, 99), nil
+  for _, token in ipairs(waiters) do
     local record = redis.call('HGET', records, token) or ''
-    local alive = record:match('^0 (%d+) ')
-    if alive and tonumber(alive) > now() then
-      count = of(record)
+    local alive_until = record:match('^0 (%d+) ')
+    if alive_until and tonumber(alive_until) > now() then
+      count = counts_of(record)
       count.waiting = count.waiting + 1
     end
   end
-  if #line == 100 then
-    count = count or of('')
+  if #waiters == 100 then
+    count = count or counts_of('')
     count.waiting = count.waiting + redis.call('ZCARD', queue) - 100
   end
 end

@@ -1,4 +1,4 @@
-"""Waiting: first come first served, woken by the release, and no trace of those who gave up."""
+"""Waiting: first come first served, woken by the release, and no trace of those that gave up."""
 
 import asyncio
 import time
@@ -9,91 +9,91 @@ import pytest
 
 from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin
 from celery_locks.types import LockSpec
-from tests.contract.faces import LeaseBackend
-from tests.contract.places import Place
+from tests.contract.apis import LocksApi
+from tests.contract.backends import Backend
 from tests.support.waiting import wait_until
 
 
-def waiters(face: LeaseBackend, name: str) -> int:
-    info: LockInfo | None = face.info(name)
+def waiters(api: LocksApi, name: str) -> int:
+    info: LockInfo | None = api.info(name)
     return len(info.waiters) if info else 0
 
 
-def in_line(face: LeaseBackend, name: str, count: int) -> None:
-    wait_until(lambda: waiters(face, name) == count, what=f"{count} waiters on {name}")
+def in_line(api: LocksApi, name: str, count: int) -> None:
+    wait_until(lambda: waiters(api, name) == count, what=f"{count} waiters on {name}")
 
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_woken_by_the_release(
-    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, in_thread: Callable[..., Any]
 ) -> None:
-    lease = face.acquire("a", ttl=60)
+    lease = api.acquire("a", ttl=60)
     waiter = in_thread(other.acquire, "a", wait=60, ttl=60)
-    in_line(face, "a", 1)
+    in_line(api, "a", 1)
     released_at = time.monotonic()
-    face.release(lease)
+    api.release(lease)
     second = waiter.result(timeout=20)
     assert second.fence > lease.fence
     assert time.monotonic() - released_at < 10
-    # Not for the second alone that a waiter has for coming.
-    wait_until(lambda: second.remaining > 30, 10, what="the keeper to renew it at once")
+    # Its whole ttl, not only the claim window.
+    wait_until(lambda: second.remaining > 30, 10, what="the renewer to renew it at once")
 
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_woken_a_second_time_on_the_same_connection(
-    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, in_thread: Callable[..., Any]
 ) -> None:
-    """The second wait finds the mailbox open and asks in one round trip less."""
+    """The second wait is subscribed already and needs one round trip less."""
     for _ in range(3):
-        lease = face.acquire("a", ttl=60)
+        lease = api.acquire("a", ttl=60)
         waiter = in_thread(other.acquire, "a", wait=60, ttl=60)
-        in_line(face, "a", 1)
-        face.release(lease)
+        in_line(api, "a", 1)
+        api.release(lease)
         other.release(waiter.result(timeout=20))
 
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_is_first_come_first_served(
-    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, in_thread: Callable[..., Any]
 ) -> None:
     order: list[int] = []
 
     def visit(who: int) -> int:
-        chosen = (face, other)[who % 2]
+        chosen = (api, other)[who % 2]
         with chosen.hold("a", wait=60, ttl=60) as lease:
             order.append(who)
             return int(lease.fence)
 
-    lease = face.acquire("a", ttl=60)
+    lease = api.acquire("a", ttl=60)
     visits = []
     for who in range(8):
         visits.append(in_thread(visit, who))
-        in_line(face, "a", who + 1)
-    face.release(lease)
+        in_line(api, "a", who + 1)
+    api.release(lease)
     fences = [visit.result(timeout=30) for visit in visits]
     assert order == list(range(8))
     assert fences == sorted(fences)
 
 
-def test_wait_of_zero_is_no_wait(face: LeaseBackend, other: LeaseBackend, place: Place) -> None:
-    face.acquire("a")
-    before = place.content()
+def test_wait_of_zero_is_no_wait(api: LocksApi, other: LocksApi, backend: Backend) -> None:
+    api.acquire("a")
+    before = backend.content()
     assert other.acquire("a", wait=0) is None
-    assert place.content() == before
+    assert backend.content() == before
 
 
 def test_wait_that_times_out_leaves_the_line(
-    face: LeaseBackend, other: LeaseBackend, place: Place
+    api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:
-    face.acquire("a", ttl=60)
-    before = place.content()
+    api.acquire("a", ttl=60)
+    before = backend.content()
     for _ in range(2):
         began = time.monotonic()
         conflict = other.try_acquire("a", wait=0.3, ttl=60)
         assert isinstance(conflict, Conflict)
         assert conflict.position == 1
         assert 0.3 <= time.monotonic() - began < 20
-        after = place.content()
+        after = backend.content()
         assert {key: after[key] for key in before if not key.endswith(b"index")} == {
             key: before[key] for key in before if not key.endswith(b"index")
         }
@@ -101,11 +101,11 @@ def test_wait_that_times_out_leaves_the_line(
 
 
 def test_wait_gets_a_lock_whose_holder_vanished(
-    face: LeaseBackend, other: LeaseBackend, place: Place
+    api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:
-    """Nobody releases it and nobody wakes the waiter: it looks again when the lease lapses."""
-    lease = face.acquire("a", ttl=60)
-    place.lapse("a", lease.token, ago=-0.5)
+    """Nobody releases it and nobody wakes the waiter: it tries again when the lease lapses."""
+    lease = api.acquire("a", ttl=60)
+    backend.lapse("a", lease.token, ago=-0.5)
     began = time.monotonic()
     assert other.acquire("a", wait=50)
     assert time.monotonic() - began < 20
@@ -113,17 +113,17 @@ def test_wait_gets_a_lock_whose_holder_vanished(
 
 @pytest.mark.usefixtures("without_repoll")
 def test_wait_on_a_semaphore_fills_each_free_slot(
-    face: LeaseBackend, other: LeaseBackend, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, in_thread: Callable[..., Any]
 ) -> None:
-    leases = [face.acquire("s", limit=2, ttl=60) for _ in range(2)]
+    leases = [api.acquire("s", limit=2, ttl=60) for _ in range(2)]
     waiting = []
     for who in range(3):
         waiting.append(in_thread(other.acquire, "s", limit=2, wait=30, ttl=60))
-        in_line(face, "s", who + 1)
+        in_line(api, "s", who + 1)
     for lease in leases:
-        face.release(lease)
+        api.release(lease)
     first, second = (waiting[who].result(timeout=20) for who in (0, 1))
-    info = face.info("s")
+    info = api.info("s")
     assert info
     assert {h.token for h in info.holders} == {first.token, second.token}
     assert len(info.waiters) == 1
@@ -132,79 +132,79 @@ def test_wait_on_a_semaphore_fills_each_free_slot(
 
 
 def test_waiter_who_died_does_not_block_the_line(
-    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:
-    """A ticket whose process listens no more, or has not asked for too long, is passed over."""
-    locks = place.locks()
-    lease = face.acquire("a", ttl=60)
+    """A waiter whose process does not listen, or has not polled for too long, is skipped."""
+    locks = backend.locks()
+    lease = api.acquire("a", ttl=60)
     dead = locks.commands.acquire(
-        LockSpec("a"), "dead", Holder(), alive=60, channel=f"{place.prefix}:w:nobody"
+        LockSpec("a"), "dead", Holder(), alive=60, channel=f"{backend.prefix}:w:nobody"
     )
     gone = locks.commands.acquire(LockSpec("a"), "gone", Holder(), alive=0.001)
     assert locks.perform(dead).position == 1
     assert locks.perform(gone).position == 2
-    wait_until(lambda: waiters(face, "a") == 1, what="the second ticket to be out of date")
+    wait_until(lambda: waiters(api, "a") == 1, what="the second ticket to be out of date")
     waiter = in_thread(other.acquire, "a", wait=30, ttl=60)
-    in_line(face, "a", 2)
-    face.release(lease)
+    in_line(api, "a", 2)
+    api.release(lease)
     other.release(waiter.result(timeout=20))
-    assert place.keys() == {"fence"}
+    assert backend.keys() == {"fence"}
 
 
 def test_waiter_who_does_not_confirm_loses_its_turn(
-    face: LeaseBackend, place: Place, in_thread: Callable[..., Any]
+    api: LocksApi, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:
-    """It was handed the lock and died: the next one gets it when the claim window is over."""
-    locks = place.locks()
-    lease = face.acquire("a", ttl=60)
+    """It was granted the lock and died: the next waiter gets it after the claim window."""
+    locks = backend.locks()
+    lease = api.acquire("a", ttl=60)
     silent = locks.commands.acquire(LockSpec("a"), "silent", Holder(), alive=60)
     assert locks.perform(silent).position == 1
-    waiter = in_thread(face.acquire, "a", wait=30, ttl=60)
-    in_line(face, "a", 2)
-    face.release(lease)
+    waiter = in_thread(api.acquire, "a", wait=30, ttl=60)
+    in_line(api, "a", 2)
+    api.release(lease)
     assert waiter.result(timeout=20).fence > lease.fence
 
 
 def test_newcomer_does_not_overtake_the_line(
-    face: LeaseBackend, other: LeaseBackend, place: Place
+    api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:
-    """The lock lapsed with somebody in line: who asks now gets a place behind them."""
-    locks = place.locks()
-    lease = face.acquire("a", ttl=60)
+    """The lock lapsed while others wait: a newcomer is queued behind them."""
+    locks = backend.locks()
+    lease = api.acquire("a", ttl=60)
     queued = locks.commands.acquire(LockSpec("a"), "first", Holder(), alive=60)
     assert isinstance(locks.perform(queued), Conflict)
-    place.lapse("a", lease.token)
+    backend.lapse("a", lease.token)
     assert other.acquire("a") is None
-    assert [h.token for h in face.holders("a")] == ["first"]
-    assert locks.perform(queued) == face.holders("a")[0].fence
+    assert [h.token for h in api.holders("a")] == ["first"]
+    assert locks.perform(queued) == api.holders("a")[0].fence
 
 
-@pytest.mark.parametrize("asked", [1, 3])
-def test_newcomer_with_another_limit_is_refused_when_the_line_gets_the_slot(
-    face: LeaseBackend, other: LeaseBackend, place: Place, asked: int
+@pytest.mark.parametrize("limit", [1, 3])
+def test_newcomer_with_another_limit_is_refused_when_a_waiter_gets_the_slot(
+    api: LocksApi, other: LocksApi, backend: Backend, limit: int
 ) -> None:
-    """Every holder lapsed, but one in line goes in with limit 2: the newcomer must hear of it."""
-    locks = place.locks()
+    """Every holder lapsed, but a waiter gets in with limit 2: the newcomer is refused."""
+    locks = backend.locks()
     for _ in range(2):
-        assert face.acquire("s", limit=2)
+        assert api.acquire("s", limit=2)
     queued = locks.commands.acquire(LockSpec("s", limit=2), "first", Holder(), alive=60)
     assert isinstance(locks.perform(queued), Conflict)
-    for holder in face.holders("s"):
-        place.lapse("s", holder.token)
+    for holder in api.holders("s"):
+        backend.lapse("s", holder.token)
     with pytest.raises(LimitMismatch):
-        other.acquire("s", limit=asked)
-    info = face.info("s")
+        other.acquire("s", limit=limit)
+    info = api.info("s")
     assert info
     assert (info.limit, [h.token for h in info.holders], info.waiters) == (2, ["first"], ())
 
 
-def test_waiters_are_seen_in_their_order(face: LeaseBackend, place: Place) -> None:
-    locks = place.locks()
-    face.acquire("a", ttl=60)
+def test_waiters_are_seen_in_their_order(api: LocksApi, backend: Backend) -> None:
+    locks = backend.locks()
+    api.acquire("a", ttl=60)
     for who in ("one", "two", "three"):
         holder = Holder(task_id=who, task="t")
         locks.perform(locks.commands.acquire(LockSpec("a", 7), who, holder, alive=60))
-    info = face.info("a")
+    info = api.info("a")
     assert info
     assert [(w.token, w.task_id, w.ttl) for w in info.waiters] == [
         (who, who, 7.0) for who in ("one", "two", "three")
@@ -215,30 +215,30 @@ def test_waiters_are_seen_in_their_order(face: LeaseBackend, place: Place) -> No
 
 @pytest.mark.usefixtures("without_repoll")
 def test_crowd_never_exceeds_the_limit(
-    face: LeaseBackend, other: LeaseBackend, place: Place, in_thread: Callable[..., Any]
+    api: LocksApi, other: LocksApi, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:
-    """Sixteen contenders on two faces; the count inside is taken by the test, not by the store."""
+    """Sixteen contenders on two APIs; the test counts the holders, not the store."""
     inside: list[int] = []
     most: list[int] = []
 
     def visit(who: int) -> None:
-        with (face, other)[who % 2].hold("s", limit=3, wait=60, ttl=60):
+        with (api, other)[who % 2].hold("s", limit=3, wait=60, ttl=60):
             inside.append(who)
             most.append(len(inside))
             time.sleep(0.002)
             inside.remove(who)
 
-    for visitor in [in_thread(visit, who) for who in range(16)]:
-        visitor.result(timeout=60)
+    for contender in [in_thread(visit, who) for who in range(16)]:
+        contender.result(timeout=60)
     assert len(most) == 16
     assert max(most) <= 3
-    assert place.keys() == {"fence"}
+    assert backend.keys() == {"fence"}
 
 
-async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
-    """asyncio cancels at any await; what may have been queued is given back by the keeper."""
-    locks = place.async_locks()
-    other = place.async_locks()
+async def test_cancelled_waiter_leaves_the_queue(backend: Backend) -> None:
+    """A task is cancelled at any await; a pending release removes what may be queued."""
+    locks = backend.async_locks()
+    other = backend.async_locks()
     try:
         lease = await locks.acquire("a", ttl=60)
         assert lease
@@ -251,7 +251,7 @@ async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
-        looker = place.locks()
+        looker = backend.locks()
 
         def left() -> bool:
             info = looker.info("a")
@@ -259,21 +259,21 @@ async def test_cancelled_waiter_leaves_the_line(place: Place) -> None:
 
         await asyncio.to_thread(wait_until, left)
         await lease.release()
-        assert place.keys() == {"fence"}
+        assert backend.keys() == {"fence"}
     finally:
         await locks.close()
         await other.close()
 
 
-def test_first_in_line_takes_a_lapsed_lock_when_it_asks(face: LeaseBackend, place: Place) -> None:
-    """At once and for its whole ttl, not for the short time in which others would confirm."""
-    locks = place.locks()
-    lease = face.acquire("a", ttl=60)
+def test_first_in_line_takes_a_lapsed_lock_when_it_asks(api: LocksApi, backend: Backend) -> None:
+    """At once and for its whole ttl, not for the claim window of others."""
+    locks = backend.locks()
+    lease = api.acquire("a", ttl=60)
     asks = locks.commands.acquire(LockSpec("a", 40), "first", Holder(), alive=60)
     assert isinstance(locks.perform(asks), Conflict)
-    place.lapse("a", lease.token)
+    backend.lapse("a", lease.token)
     assert locks.perform(asks) > lease.fence
-    info = face.info("a")
+    info = api.info("a")
     assert info
     assert [h.token for h in info.holders] == ["first"]
     assert info.remaining > 30

@@ -1,12 +1,12 @@
--- drain: take messages off the head of somebody's own list. The same memo gets the same again.
--- KEYS 1 the list  ARGV 1 how many  2 memo, a key in the same slot  3 ms the memo is kept
+-- drain_list: take messages off the head of a user's own list. The same memo key gets the same messages.
+-- KEYS 1 the list  ARGV 1 how many  2 memo, a key in the same slot  3 ms for which the memo is kept
 -- returns the messages in order
 
 local list, count, memo = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local batch = redis.call('LRANGE', memo, 0, -1)
 if #batch > 0 then return batch end
 if redis.call('LLEN', list) <= count then
-  -- The whole list becomes the memo; whoever pushes next begins a new one.
+  -- The whole list becomes the memo; the next push starts a new list.
   if redis.call('EXISTS', list) == 0 then return {} end
   redis.call('RENAME', list, memo)
   batch = redis.call('LRANGE', memo, 0, -1)

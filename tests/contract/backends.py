@@ -1,6 +1,6 @@
-"""Every store the contract holds on, and what a test may do to it behind the locks' back.
+"""Every store that the contract covers, and what a test may do to it without the locks.
 
-A place gives each test a prefix of its own, so the servers are shared and never need emptying.
+A backend gives each test its own prefix, so the servers are shared and never flushed.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from celery_locks import AsyncLocks, Locks
 from celery_locks.core.renewer import renewer
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.redis_store import RedisStore
-from tests.contract.faces import AsyncFace, LeaseBackend, SyncFace
+from tests.contract.apis import AsyncApi, LocksApi, SyncApi
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support import acl
 
-PLACES = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel", "acl"]
+BACKENDS = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel", "acl"]
 if os.environ.get("CELERY_LOCKS_TEST_URL"):
-    PLACES.append("external")
+    BACKENDS.append("external")
 
 
-class Place:
+class Backend:
     """One server with a prefix for this test; `raw` is a plain client for looking at the keys."""
 
     wakes = True  # whether a waiter is woken by a message, not by polling
@@ -37,42 +37,43 @@ class Place:
         self.raw = raw
         self.url = url
         self.prefix = f"t-{uuid.uuid4().hex[:12]}"
-        self._faces: list[Any] = []
+        self._apis: list[Any] = []
 
     def locks(self, **layout: Any) -> Locks:
-        """The sync locks themselves, for what both faces leave to them (`admin`, `verbs`)."""
+        """Return sync locks, for what `LocksApi` does not have (`admin`, `commands`)."""
         return self._closing(Locks.from_url(self.url, prefix=self.prefix, **layout))
 
     def async_locks(self, **layout: Any) -> AsyncLocks:
         return AsyncLocks.from_url(self.url, prefix=self.prefix, **layout)
 
-    def face(self, kind: str, **layout: Any) -> LeaseBackend:
+    def api(self, kind: str, **layout: Any) -> LocksApi:
         if kind == "sync":
-            return SyncFace(self.locks(**layout))
-        return self._closing(AsyncFace(lambda: self.async_locks(**layout)))
+            return SyncApi(self.locks(**layout))
+        return self._closing(AsyncApi(lambda: self.async_locks(**layout)))
 
     def _closing(self, made: Any) -> Any:
-        self._faces.append(made)
+        self._apis.append(made)
         return made
 
     def commands(self) -> LockCommands:
         return self.locks().commands
 
     def key(self, kind: str, name: str = "") -> str:
-        """The redis key of one kind (`h:`, `q:`, `index` …) in the shard of the lock `name`."""
+        """Return the redis key of one kind (`h:`, `q:`, `index` …) in the shard of a lock."""
         part = kind + name if kind in ("h:", "q:") else kind
         return self.commands().root(name) + part
 
     def keys(self, *, past: bool = False) -> set[str]:
-        """The keys of this test, without their root; a fence of an unused shard does not exist.
+        """Return the keys of this test, without their root.
 
-        What is kept of past holds only if asked for: on a slow machine any hold may take a second.
+        Keys of past holds are included only with `past`: on a slow machine any hold may take a
+        second.
         """
         names = {key.decode().split("}:", 1)[1] for key in self._lasting()}
         return names if past else names - {"past", "usual"}
 
     def _lasting(self) -> list[bytes]:
-        """Without repeated answers (p:) and notes of who waits (w:): these go by themselves."""
+        """Leave out saved replies (p:) and waiting owners (w:): these expire by themselves."""
         found = self._scan(f"{self.prefix}:*")
         return [key for key in found if not re.search(b"}:[pw]:", key)]
 
@@ -80,7 +81,7 @@ class Place:
         return list(self.raw.scan_iter(match=match, count=1000))
 
     def content(self) -> dict[bytes, Any]:
-        """What this test stored, for comparing before and after; not the fence, nor the logs."""
+        """Return what this test stored, to compare before and after; without fence and logs."""
         readers = {
             b"zset": lambda key: self.raw.zrange(key, 0, -1, withscores=True),
             b"hash": self.raw.hgetall,
@@ -91,24 +92,26 @@ class Place:
         return {key: readers[self.raw.type(key)](key) for key in found}
 
     def lapse(self, name: str, token: str, ago: float = 1.0) -> None:
-        """As if the holder had not renewed it: it has been lapsed for `ago` seconds."""
+        """Pretend that the holder stopped renewing: the lease lapsed `ago` seconds ago."""
         renewer.discard(token)
         self.raw.zadd(self.key("h:", name), {token: (time.time() - ago) * 1000})
 
     def wipe(self) -> None:
-        """As after a restart without persistence."""
+        """Delete all data, as a restart without persistence does."""
         self.raw.flushall()
 
     def script_flush(self) -> None:
         self.raw.script_flush()
 
     def close(self) -> None:
-        for face in self._faces:
-            face.close()
+        for api in self._apis:
+            api.close()
         self.raw.close()
 
 
-class ClusterPlace(Place):
+class ClusterBackend(Backend):
+    """A Cluster, whose keys are on several nodes."""
+
     def _scan(self, match: str) -> Iterable[bytes]:
         return list(self.raw.scan_iter(match=match, count=1000, target_nodes="primaries"))
 
@@ -116,8 +119,8 @@ class ClusterPlace(Place):
         self.raw.flushall(target_nodes="primaries")
 
 
-class ExternalPlace(Place):
-    """Its data is not ours: only our keys are ever deleted."""
+class ExternalBackend(Backend):
+    """A server with data of others: only our own keys are ever deleted."""
 
     def wipe(self) -> None:
         for key in self._scan(f"{self.prefix}*"):
@@ -128,7 +131,9 @@ class ExternalPlace(Place):
         super().close()
 
 
-class FakePlace(Place):
+class FakeBackend(Backend):
+    """fakeredis, in this process."""
+
     wakes = False
 
     def __init__(self) -> None:
@@ -150,8 +155,8 @@ class FakePlace(Place):
         )
 
 
-class AclPlace(Place):
-    """As the user of docs/security.md, who can do nothing but lock; `raw` can do everything."""
+class AclBackend(Backend):
+    """A server with the restricted user of docs/security.md; `raw` may do everything."""
 
     # What an application adds for the lists that it drains.
     lists = ("~*:temp_messages:*", "~{*}:celery-locks:drained:*", "~x}:*", "~{}x:*")
@@ -169,22 +174,22 @@ class AclPlace(Place):
         assert refused == [], "the permissions in docs/security.md do not suffice"
 
 
-def make_place(name: str, fixture: Callable[[str], Any]) -> Place:
-    """`fixture` starts a server when it is first asked for (`request.getfixturevalue`)."""
+def make_backend(name: str, fixture: Callable[[str], Any]) -> Backend:
+    """Make a backend; `fixture` starts its server on first use (`request.getfixturevalue`)."""
     if name == "fakeredis":
-        return FakePlace()
+        return FakeBackend()
     if name == "external":
         url: str = fixture("external_url")
-        return ExternalPlace(redis.Redis.from_url(url), url)
+        return ExternalBackend(redis.Redis.from_url(url), url)
     if name == "acl":
-        return AclPlace(fixture("valkey"))
+        return AclBackend(fixture("valkey"))
     server: Any = fixture(name)
     if isinstance(server, EmbeddedCluster):
-        return ClusterPlace(server.client(), server.url)
+        return ClusterBackend(server.client(), server.url)
     if isinstance(server, EmbeddedSentinel):
-        return Place(server.primary.client(), server.url)
+        return Backend(server.primary.client(), server.url)
     assert isinstance(server, EmbeddedServer)
-    return Place(server.client(), server.url)
+    return Backend(server.client(), server.url)
 
 
 def store_of(locks: Locks) -> RedisStore:
@@ -193,9 +198,9 @@ def store_of(locks: Locks) -> RedisStore:
     return store
 
 
-def in_loop(place: Place, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
+def in_loop(backend: Backend, test: Callable[[AsyncLocks], Awaitable[None]]) -> None:
     async def run() -> None:
-        locks = place.async_locks()
+        locks = backend.async_locks()
         try:
             await test(locks)
         finally:

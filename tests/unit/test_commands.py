@@ -1,4 +1,4 @@
-"""What goes to the scripts and what their replies mean; records are made by the scripts."""
+"""What goes to the scripts and how their replies are read; the scripts write the records."""
 
 import zlib
 from typing import Any
@@ -83,9 +83,9 @@ def test_page_walks_every_shard() -> None:
     assert commands.page("2:5").parse([b"0", 1]) == LockPage([], "")
 
 
-def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
+def test_holder_is_read_as_it_was_written(perform: Any) -> None:
     commands = LockCommands("p")
-    said = Holder(
+    original = Holder(
         task_id="ü b%20-",
         task="t",
         retries=4,
@@ -94,16 +94,16 @@ def test_holder_comes_back_as_it_was_said(perform: Any) -> None:
         pid=7,
         extra={"tag": "a b\n", "n": [1, 2]},
     )
-    fence = perform(commands.acquire(LockSpec("a", 2.5), "tok", said))
+    fence = perform(commands.acquire(LockSpec("a", 2.5), "tok", original))
     [holder] = perform(commands.info("a")).holders
     assert (holder.token, holder.fence, holder.ttl) == ("tok", fence, 2.5)
     for field in ("task_id", "task", "retries", "worker", "host", "pid", "extra"):
-        assert getattr(holder, field) == getattr(said, field)
+        assert getattr(holder, field) == getattr(original, field)
     assert holder.expires_at == pytest.approx(holder.acquired_at + 2.5)
 
 
 def test_holder_without_a_record_is_still_shown(perform: Any) -> None:
-    """Somebody deleted the hash: the lock is taken all the same and must be seen."""
+    """Somebody deleted the hash: the lock is still held and must be shown."""
     commands = LockCommands("p")
     client = fakeredis.FakeRedis()
     perform = RedisStore.from_client(client, "p").perform

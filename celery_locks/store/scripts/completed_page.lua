@@ -1,6 +1,6 @@
--- done_page: a page of the work that is marked as done (marks.lua).
--- ARGV 1 cursor, '0' to begin  2 about how many
--- returns {next cursor ('0' at the end), now, [name, ms left, mark cut to 120 bytes, its size]...}
+-- completed_page: a page of the work that is marked as completed (marks.lua).
+-- ARGV 1 cursor, '0' to start  2 about how many
+-- returns {next cursor ('0' at the end), now, [name, ms left, first 120 bytes of the mark, its size]...}
 
 --include common
 

@@ -1,8 +1,8 @@
-"""Both faces behind one set of blocking methods, so that a test body is written once.
+"""The sync and the async API behind the same blocking methods: a test body is written once.
 
-`AsyncFace` runs an event loop in a thread of its own. Each thread of a test has one asyncio task
-there for as long as the face lives: what is true of threads on the sync face (re-entrance) must be
-true of tasks on the async one.
+`AsyncApi` runs an event loop in its own thread. Each thread of a test has one asyncio task in it,
+until the API is closed: what holds for threads in the sync API (re-entrance) must hold for tasks in
+the async one.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from celery_locks.core.lease import BaseLease
 Job = tuple[Callable[[], Awaitable[Any]], Future[Any]]
 
 
-class LeaseBackend(Protocol):
-    """The verbs of `Locks`, blocking, whatever is behind them."""
+class LocksApi(Protocol):
+    """The methods of `Locks`; they block in both APIs."""
 
     kind: str
 
-    def acquire(self, name: str, **asked: Any) -> Any: ...
-    def try_acquire(self, name: str, **asked: Any) -> BaseLease | Conflict: ...
-    def hold(self, name: str, **asked: Any) -> Any: ...
+    def acquire(self, name: str, **options: Any) -> Any: ...
+    def try_acquire(self, name: str, **options: Any) -> BaseLease | Conflict: ...
+    def hold(self, name: str, **options: Any) -> Any: ...
     def renew(self, lease: Any, ttl: float | None = None) -> None: ...
     def release(self, lease: Any) -> bool: ...
     def info(self, name: str) -> LockInfo | None: ...
@@ -34,14 +34,16 @@ class LeaseBackend(Protocol):
     def close(self) -> None: ...
 
 
-class SyncFace:
+class SyncApi:
+    """`Locks` with the two methods that `AsyncLocks` has elsewhere."""
+
     kind = "sync"
 
     def __init__(self, locks: Locks) -> None:
         self._locks = locks
 
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._locks, verb)
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._locks, method)
 
     def renew(self, lease: Any, ttl: float | None = None) -> None:
         lease.renew(ttl)
@@ -51,14 +53,16 @@ class SyncFace:
         return released
 
 
-class AsyncFace:
+class AsyncApi:
+    """`AsyncLocks`, run in an event loop of its own thread."""
+
     kind = "async"
 
     def __init__(self, make: Callable[[], AsyncLocks]) -> None:
         self._loop = asyncio.new_event_loop()
-        self._mine = threading.local()
+        self._local = threading.local()
         self._tasks: list[asyncio.Queue[Job | None]] = []
-        self._thread = threading.Thread(target=self._loop.run_forever, name="async face")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="async api")
         self._thread.start()
         try:
             self._locks = self._run(_as_coroutine(make))
@@ -66,15 +70,15 @@ class AsyncFace:
             self._end()
             raise
 
-    def acquire(self, name: str, **asked: Any) -> Any:
-        return self._run(lambda: self._locks.acquire(name, **asked))
+    def acquire(self, name: str, **options: Any) -> Any:
+        return self._run(lambda: self._locks.acquire(name, **options))
 
-    def try_acquire(self, name: str, **asked: Any) -> Any:
-        return self._run(lambda: self._locks.try_acquire(name, **asked))
+    def try_acquire(self, name: str, **options: Any) -> Any:
+        return self._run(lambda: self._locks.try_acquire(name, **options))
 
     @contextmanager
-    def hold(self, name: str, **asked: Any) -> Iterator[Any]:
-        manager: Any = self._locks.hold(name, **asked)
+    def hold(self, name: str, **options: Any) -> Iterator[Any]:
+        manager: Any = self._locks.hold(name, **options)
         lease = self._run(manager.__aenter__)
         try:
             yield lease
@@ -117,13 +121,13 @@ class AsyncFace:
         self._loop.stop()
 
     def _run(self, job: Callable[[], Awaitable[Any]]) -> Any:
-        """Do it in the asyncio task that belongs to this thread."""
-        if not hasattr(self._mine, "jobs"):
-            self._mine.jobs = asyncio.Queue()
-            self._tasks.append(self._mine.jobs)
-            asyncio.run_coroutine_threadsafe(_work(self._mine.jobs), self._loop)
+        """Run it in the asyncio task that belongs to this thread."""
+        if not hasattr(self._local, "jobs"):
+            self._local.jobs = asyncio.Queue()
+            self._tasks.append(self._local.jobs)
+            asyncio.run_coroutine_threadsafe(_work(self._local.jobs), self._loop)
         done: Future[Any] = Future()
-        self._loop.call_soon_threadsafe(self._mine.jobs.put_nowait, (job, done))
+        self._loop.call_soon_threadsafe(self._local.jobs.put_nowait, (job, done))
         return done.result(timeout=60)
 
 

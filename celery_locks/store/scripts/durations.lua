@@ -1,6 +1,6 @@
--- usual: how long the holds of tasks were, as note_past keeps them.
+-- durations: the durations of the last holds of tasks (past.lua).
 -- KEYS 1 root  ARGV tasks, or none for every task
--- returns task, its last holds in ms ('' if it has none), ...
+-- returns task, its last holds in ms ('' if there are none), ...
 
 local key = KEYS[1] .. 'usual'
 if #ARGV == 0 then return redis.call('HGETALL', key) end

@@ -1,0 +1,44 @@
+-- Part of acquire: the queue of a busy lock.
+
+local alive_ms, owners = (ARGV[5] or '0'):match('^(%d+)(.*)$')
+alive_ms = tonumber(alive_ms)
+
+local function is_waiting()
+  return alive_ms > 0
+end
+
+-- Join the queue at the end; a repeated call keeps its ticket. Returns position and ticket.
+local function enqueue()
+  local ticket = redis.call('ZSCORE', queue, token)
+  redis.call('HSET', records, token, '0 ' .. (now() + alive_ms) .. ' ' .. tail)
+  redis.call('ZADD', index, 'GT', now() + alive_ms, name)
+  for owner in owners:gmatch('%S+') do redis.call('SET', root .. 'w:' .. owner, token, 'PX', alive_ms) end
+  if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
+  ticket = next_number()
+  redis.call('ZADD', queue, ticket, token)
+  return redis.call('ZCARD', queue), ticket
+end
+
+-- An earlier call of this token may have queued it.
+local function leave_queue()
+  if redis.call('ZREM', queue, token) == 1 then
+    redis.call('HDEL', records, token)
+    hand_over(name)
+  end
+end
+
+local function busy(holders, joins_queue)
+  local position, ticket
+  if joins_queue then
+    position, ticket = enqueue()
+  else
+    position, ticket = redis.call('ZCARD', queue) + 1, 0
+  end
+  local reply = {'busy', holders[2] - now(), position, now(), ticket}
+  for i = 1, math.min(#holders, 16), 2 do
+    reply[#reply + 1] = holders[i]
+    reply[#reply + 1] = holders[i + 1]
+    reply[#reply + 1] = record_of(holders[i])
+  end
+  return reply
+end

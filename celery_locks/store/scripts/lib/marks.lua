@@ -1,0 +1,40 @@
+-- Shared by acquire and release: what a release leaves behind to record that work is completed.
+--
+--   d:<job>   the attempt of a message that ended, plus 0.5 if it leaves no result;
+--             '?' while another message is about to replace it
+--   o:<name>  the work of the lock is completed (`once`)
+--   c:<key>   the value that a claim has bound
+--   done      zset  name -> expiry ms: an index of o:, for the list; expired names go step by step
+--
+-- The value of o: and c: is one letter, the token of the writer, a space and a text:
+--   r  the result    n  completed without a result    f  failed, the error
+--   b  started, "<job> <attempt>" (only with `never`)
+
+-- With the value '', delete the mark if this token has left it at its start, and only then.
+local function leave_mark(mark, value, ms, token)
+  local key, name = root .. mark, mark:sub(1, 2) == 'o:' and mark:sub(3)
+  if value == '' then
+    local current = redis.call('GET', key)
+    if not current or current:sub(1, #token + 1) ~= 'b' .. token then return end
+    redis.call('DEL', key)
+    if name then redis.call('ZREM', root .. 'done', name) end
+    return
+  end
+  redis.call('SET', key, value, 'PX', ms)
+  if not name then return end
+  redis.call('ZADD', root .. 'done', now() + ms, name)
+  local expired = redis.call('ZRANGEBYSCORE', root .. 'done', '-inf', now(), 'LIMIT', 0, 2)
+  if #expired > 0 then redis.call('ZREM', root .. 'done', unpack(expired)) end
+end
+
+-- Return true if the mark forbids this run. A start by this same call does not (its reply was lost),
+-- nor does a start by an earlier attempt of the same job: a retry continues that work.
+local function forbids_run(mark, reuse, token, job, attempt)
+  local kind = mark:sub(1, 1)
+  if kind == 'r' or kind == 'n' then return true end
+  if reuse ~= 'never' then return false end
+  if kind ~= 'b' then return true end
+  local mark_token, mark_job, mark_attempt = mark:match('^b(%S+) (%S+) (%d+)')
+  local is_retry = mark_job ~= '-' and mark_job == job and tonumber(mark_attempt) < attempt
+  return mark_token ~= token and not is_retry
+end
