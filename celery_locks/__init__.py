@@ -1,7 +1,7 @@
 """celery-locks: the concurrency layer Celery never had.
 
-The public names are loaded when first asked for: pytest imports this package to find the plugin
-in it, also where nobody uses locks, and must not pay for Celery and redis-py by that.
+The public names are imported on first use: pytest imports this package to find the plugin in it,
+also where nobody uses locks, and must not load Celery and redis-py for that.
 """
 
 from importlib import import_module

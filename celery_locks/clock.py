@@ -1,6 +1,6 @@
-"""The one clock that deadlines are counted on.
+"""The clock of all deadlines.
 
-CLOCK_BOOTTIME goes on while the machine is suspended; CLOCK_MONOTONIC does not, and a lease
+CLOCK_BOOTTIME continues while the machine is suspended; CLOCK_MONOTONIC does not, and a lease
 counted on it looks alive after a laptop's or a VM's sleep. Wall time is never used for a deadline.
 """
 
@@ -12,5 +12,5 @@ from functools import partial
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-# Seconds on a clock that counts suspend and never jumps. A partial, for it is asked all the time.
+# Seconds on a clock that counts suspend and never jumps. A partial, because hot paths call it.
 now: Callable[[], float] = partial(time.clock_gettime, _CLOCK)

@@ -1,4 +1,4 @@
-"""Every error this library raises, in one tree.
+"""All errors of this library, in one tree.
 
 ::
 
@@ -7,7 +7,7 @@
     │   ├── AlreadyQueued          at publish: the same call waits or runs already
     │   ├── LockDeadlock           waiting for it would never end: its holder waits for us
     │   └── TaskLockAcquireError   the same, from task_lock_context
-    ├── LeaseLost                  the lease ended while its holder was still at work
+    ├── LeaseLost                  the lease ended while its holder was still running
     │   └── LockRevoked            an operator took the lock from it
     ├── StopRequested              the holder is asked to stop; the lock is still its own
     ├── AlreadyDone                the work for this key is done, and its result was not kept
@@ -43,7 +43,7 @@ class LockConflict(LockError):
     """Others hold the lock, and our patience (if any) is over."""
 
     def __init__(self, conflict: Conflict | Mapping[str, Any]) -> None:
-        """Takes the mapping too: plain arguments are what a JSON result backend brings back."""
+        """Accept a mapping too: a JSON result backend restores an error from plain arguments."""
         from celery_locks.types import Conflict
 
         if not isinstance(conflict, Conflict):
@@ -52,7 +52,7 @@ class LockConflict(LockError):
         self.conflict = conflict
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, it is what a JSON result backend has too: no tokens."""
+        """Pickle the same arguments that a JSON result backend gets: no tokens."""
         return type(self), self.args
 
     @property
@@ -84,7 +84,7 @@ class AlreadyQueued(LockConflict):
 
     @property
     def age(self) -> float:
-        """Seconds since the other one was published, or began to run."""
+        """Seconds since the other call was published, or started."""
         return self.conflict.age
 
     def __str__(self) -> str:
@@ -95,8 +95,8 @@ class AlreadyQueued(LockConflict):
 class LockDeadlock(LockConflict):
     """Waiting for the lock would never end: its holder waits for a lock that the caller holds.
 
-    ``cycle`` names them. It is raised in one of those who wait, the last that began to; the others
-    go on when it has released what it holds.
+    ``cycle`` names them. Only the waiter that started last gets the error; the others continue when
+    it has released what it holds.
     """
 
     @property
@@ -121,11 +121,11 @@ class LockDeadlock(LockConflict):
 
 
 class TaskLockAcquireError(LockConflict):
-    """``task_lock_context`` did not get its lock."""
+    """``task_lock_context`` did not acquire its lock."""
 
 
 class LeaseLost(LockError):
-    """The lease ended while its holder was still at work.
+    """The lease ended while its holder was still running.
 
     Another holder may already be inside. Stop side effects; do not release.
     """
@@ -142,13 +142,13 @@ class LeaseLost(LockError):
 class LockRevoked(LeaseLost):
     """An operator took the lock from its holder (``admin.force_release``).
 
-    ``by`` and ``why`` are what the operator said. As with any loss, stop side effects.
+    ``by`` is the operator and ``why`` the reason. As with any loss, stop side effects.
     """
 
     def __init__(self, name: str, by: str = "", why: str = "") -> None:
         reason = f"revoked by {by or 'somebody'}" + (f": {why}" if why else "")
         super().__init__(name, printable(reason))
-        self.args = (name, by, why)  # what it is rebuilt from, behind a result backend
+        self.args = (name, by, why)  # a result backend restores it from these
         self.by = by
         self.why = why
 
@@ -156,7 +156,7 @@ class LockRevoked(LeaseLost):
 class StopRequested(LockError):
     """Somebody asked the holder of this lock to stop (``locks.stop``).
 
-    The lock is still the holder's, and is renewed until it gives it back: clean up and end.
+    The holder still has the lock, which is renewed until it is released: clean up and end.
     """
 
     def __init__(self, name: str) -> None:
@@ -168,7 +168,7 @@ class StopRequested(LockError):
 
 
 class AlreadyDone(LockError):
-    """The work for this key is done, without a result that could stand in for doing it again."""
+    """The work for this key is completed, and its result was not kept."""
 
     def __init__(self, name: str, reason: str = "already_done") -> None:
         super().__init__(name, reason)
@@ -180,11 +180,11 @@ class AlreadyDone(LockError):
 
 
 class LockUnavailable(LockError):
-    """The lock server gave no usable answer, so nobody knows whether the lock is free."""
+    """The lock server gave no usable reply, so nobody knows whether the lock is free."""
 
-    # An earlier try of the same call went on_no_reply: what it asked for may have been done.
+    # An earlier try of the same call got no reply: the server may have executed it.
     may_have_executed = False
-    # Waiting does not help: a person has to correct a password, a permission, a certificate …
+    # A retry does not help: a person has to correct a password, a permission, a certificate …
     is_permanent = False
 
 
@@ -209,7 +209,7 @@ class ServerTooOld(LockUnavailable):
 
 
 class ForeignData(LockUnavailable):
-    """A key under our prefix holds data of another type; it is left as it is."""
+    """A key under our prefix has data of another type; it is left unchanged."""
 
     is_permanent = True
 

@@ -1,15 +1,14 @@
-"""One frozen event for everything that happens to a lock, and the list of who wants to know.
+"""Lock events and their subscribers.
 
-Each event is also a line in the log (``logs.py``), if that is wanted at its level. Metrics and
-traces subscribe here; nothing below knows of them. A subscriber that fails is logged, once a
-minute, and never stands in the way of a release. Events are made only when somebody subscribed or
-reads the log.
+Each event is also a line in the log (``logs.py``), if the logger is enabled for its level. Metrics
+and traces subscribe here. The failure of a subscriber is logged at most once a minute and never
+prevents a release. An event is made only if a subscriber or the logger wants it.
 
-Where they happen, seen with a prefork worker: whatever a task does to its lock (acquired, conflict,
+Where events occur with a prefork worker: what a task does to its lock (acquired, conflict,
 released, skipped, requeued, unlocked, and lost) in the child, in the task's own thread; renewed,
-suspended and freed in the worker's main process, in the keeper's thread; duplicate, and the lock of
-a message in the queue, in the process that publishes. With the other pools all is in one process,
-but lost, stop and renewed come from the keeper's thread.
+suspended and freed in the worker's main process, in a background thread; duplicate, and the
+reservation of a message, in the process that publishes. With the other pools everything is in one
+process, but lost, stop and renewed come from a background thread.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """Something happened to the lock ``name``; ``token`` and ``fence`` say to which lease.
+    """An event of the lock ``name``; ``token`` and ``fence`` identify the lease.
 
-    ``detail`` has what the kind calls for: ``task`` and ``task_id`` where a task is concerned,
-    ``waited``, ``held_for``, ``policy``, ``why``, ``conflict`` …
+    ``detail`` depends on the kind: ``task`` and ``task_id`` if a task is concerned, ``waited``,
+    ``held_for``, ``policy``, ``why``, ``conflict`` …
     """
 
     kind: EventKind
@@ -60,7 +59,7 @@ class LockEvent:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-# The level of what is no line in the log; below any that one can set.
+# The level of kinds that are not logged; below every level that can be set.
 _NEVER = -1
 _level, _is_logged = logs.LEVELS.get, logger.isEnabledFor
 Subscriber = Callable[[LockEvent], None]
@@ -69,9 +68,9 @@ _reports = logs.Reports()
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call ``subscriber`` with every event from now on; the returned function ends that.
+    """Call ``subscriber`` with every event from now on; the returned function unsubscribes it.
 
-    It is called where the event happens, sometimes in the thread that renews every lease of this
+    It is called where the event occurs, sometimes in the thread that renews the leases of this
     process: hand slow work to another thread.
     """
     global _subscribers
@@ -85,12 +84,12 @@ def _unsubscribe(subscriber: Subscriber) -> None:
 
 
 def is_wanted(kind: EventKind) -> bool:
-    """Whether anybody wants to know, for those to whom even the telling is too dear."""
+    """Return True if a subscriber or the logger wants this kind; lets hot paths skip the event."""
     return bool(_subscribers) or _is_logged(_level(kind, _NEVER))
 
 
 def emit(kind: EventKind, name: str, token: str = "", fence: int = 0, **detail: Any) -> None:
-    """Write it down and tell the subscribers, if anybody wants to know; never raises."""
+    """Log the event and call the subscribers; never raise."""
     if not is_wanted(kind):
         return
     event = LockEvent(kind, name, token, fence, detail=detail)

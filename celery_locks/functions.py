@@ -1,11 +1,11 @@
-"""Locks as plain functions, over one default ``Locks`` that is set once with ``configure``.
+"""Locks as plain functions, over one default ``Locks`` that ``configure`` sets.
 
     configure("redis://localhost:6379/0")
     if acquire_task_lock("task:42", timeout=300): ...
 
-A lock taken here is renewed while this process lives, so ``timeout`` is how long it survives the
-process, not how long the work may take. It can be released and extended only by the process that
-took it; ``force_release_task_lock`` is for operators.
+A lock that is acquired here is renewed while this process lives, so ``timeout`` is how long it
+survives the process, not how long the work may take. Only the process that acquired it can release
+and extend it; ``force_release_task_lock`` is for operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ run_after_fork(_leases.clear, "surfaces")
 
 
 def configure(server: str | Locks | Any, **layout: Any) -> Locks:
-    """Say which server holds the locks: a URL, a redis-py client, or a ``Locks``."""
+    """Set the lock server: a URL, a redis-py client, or a ``Locks``."""
     global _locks
     if isinstance(server, Locks):
         _locks = server
@@ -49,7 +49,7 @@ def _default() -> Locks:
 
 
 def acquire_task_lock(key: str, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """True if the lock is now this process's; False if anybody holds it, this process included."""
+    """Acquire the lock; return False if anybody holds it, this process included."""
     return not isinstance(_acquire(key, timeout), Conflict)
 
 
@@ -61,13 +61,13 @@ def _acquire(key: str, timeout: float) -> Lease | Conflict:
 
 
 def release_task_lock(key: str) -> bool:
-    """Give back a lock that this process took; False if it has none, or had lost it."""
+    """Release a lock that this process acquired; return False if it has none, or had lost it."""
     lease = _leases.pop(key, None)
     return lease.release() if lease else False
 
 
 def extend_task_lock(key: str, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """From now on let it survive this process by ``timeout``; False if it is not this process's.
+    """Let the lock survive this process by ``timeout``; return False if it is not this process's.
 
     Raises ``LeaseLost`` if it was this process's and no longer is.
     """
@@ -88,7 +88,7 @@ def get_lock_holder(key: str) -> Holder | None:
 
 
 def get_lock_ttl(key: str) -> float | None:
-    """Seconds until the lock would lapse if its holder vanished now; None if nobody holds it."""
+    """Return the seconds until the lock lapses if its holder dies now; None if nobody holds it."""
     info = _default().info(key)
     return info.remaining if info and info.holders else None
 
@@ -98,7 +98,7 @@ def get_lock_info(key: str) -> LockInfo | None:
 
 
 def force_release_task_lock(key: str) -> bool:
-    """The operator's way: take it from whoever holds it. True if anybody did."""
+    """Take the lock from its holders, as an operator; return True if it had any."""
     return bool(admin.force_release(_default(), key))
 
 

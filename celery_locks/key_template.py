@@ -1,9 +1,9 @@
 """A key template such as ``"invoice:{tenant}:{number}"``: parsed once, filled for each call. Pure.
 
-Different values give different names. A text stands as it is unless one could mistake it: a text
-that contains the character that ends it in the template (here the colon after the tenant) or that
-looks like a number is written in quotes, as JSON. A format (``{number:05d}``) or a conversion
-(``{name!r}``) makes a text of a value; values for which it makes the same text share a name.
+Different values give different names. A text is written unchanged unless it is ambiguous: a text
+that contains the character that ends it in the template (here the colon after the tenant), or that
+looks like a number, is quoted as JSON. A format (``{number:05d}``) or a conversion (``{name!r}``)
+turns a value into text; values that it turns into the same text share a name.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Field(NamedTuple):
 
 
 class Template:
-    """The text before the first field, and the fields; ``{task}`` is text already."""
+    """The text before the first field, and the fields; ``{task}`` is already replaced."""
 
     def __init__(self, text: str, task: str | None = None) -> None:
-        """``task`` is what ``{task}`` stands for; None if it is a parameter like any other."""
+        """Parse; ``{task}`` stands for ``task``, or for a parameter if that is None."""
         self.text = text
         self.before = ""
         self.fields: list[Field] = []
@@ -84,7 +84,7 @@ class Template:
     def check(
         self, parameters: Collection[str], *, takes_any_keyword: bool, knows_task: bool
     ) -> None:
-        """Refuse what no call could fill, and a template that names the lock by values only."""
+        """Refuse a template that no call can fill, or that has only values and no text."""
         for field in self.fields:
             if not field.parameter or field.parameter.isdigit():
                 raise self._refused(f"has {{{field.text}}}; write a parameter's name in it")
@@ -100,7 +100,7 @@ class Template:
             )
 
     def fill(self, arguments: Mapping[str, Any]) -> str:
-        """The lock's name for these arguments."""
+        """Return the lock's name for these arguments."""
         parts = [self.before]
         for field in self.fields:
             parts += (self._filled(field, arguments), field.after)
@@ -120,7 +120,7 @@ class Template:
         return formatted(text, field.stop)
 
     def plan(self, parameters: tuple[str, ...]) -> Plan | None:
-        """The short way for whole parameters whose values are plain texts and numbers."""
+        """Return a fast path for whole parameters with plain values; None if there is none."""
         form, steps = self.before.replace("%", "%%"), []
         for field in self.fields:
             is_whole = not (field.path or field.spec or field.conversion)
@@ -137,7 +137,7 @@ class Template:
 
 
 class Plan(NamedTuple):
-    """A form for ``%``; for each field_name in it the argument's index, and whether a text fits."""
+    """A format for ``%``; for each field the argument's index and a test for texts."""
 
     form: str
     steps: tuple[tuple[int, Any], ...]
@@ -145,17 +145,17 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def parsed(text: str, task: str | None = None) -> Template:
-    """The template, from a cache: a call may bring a key of its own."""
+    """Return the parsed template; cached, because each call may have a key of its own."""
     return Template(text, task)
 
 
 def _stop(after: str) -> str:
-    """The character that ends a value; "" where none can, as the next value may begin with it."""
+    """Return the character that ends a value; "" if the next value may begin with it."""
     return after[:1] if after[:1] not in (*OPENINGS,) else ""
 
 
 def _reached(value: Any, path: tuple[tuple[str, bool], ...]) -> Any:
-    """An attribute of a mapping is its item: what is a model here is a mapping in the message."""
+    """Follow a path; an attribute of a mapping is its item, because messages carry mappings."""
     for name, is_attribute in path:
         if is_attribute and not isinstance(value, Mapping):
             value = getattr(value, name)

@@ -1,6 +1,6 @@
 """The text of one argument in a lock's name, and the final form of a name. Pure.
 
-A value has one text, the same before and after it travelled in a message: a UUID, a date or a
+A value has one text, the same before and after it was sent in a message: a UUID, a date or a
 ``Decimal`` is the text that JSON makes of it, a tuple is a list. Values that differ after the
 message have different texts.
 """
@@ -25,9 +25,9 @@ from celery_locks.validation import RESERVED_ENDINGS
 NAME_LENGTH = 200
 _HEAD = 150
 
-# How the text of a value that is not a bare text may begin.
+# The first characters of values that are not bare texts.
 OPENINGS = '"[{('
-# A number or a word as JSON has it: a text that looks like one is written in quotes.
+# A number or constant of JSON: a text that looks like one is quoted.
 _SCALAR = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-][0-9]+)?|null|true|false|NaN|-?Infinity"
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 _ENDS_IN_DIGEST = re.compile("…#[0-9a-f]{32}$").search
@@ -35,16 +35,16 @@ _ENDS_IN_DIGEST = re.compile("…#[0-9a-f]{32}$").search
 
 @lru_cache
 def bare_text(stop: str | None) -> re.Pattern[str]:
-    """Matches the texts that stand as they are before ``stop``, the character that ends them."""
+    """Return a pattern for texts that need no quotes if ``stop`` ends them."""
     letters = "." if stop is None else f"[^{re.escape(stop)}]"
     return re.compile(rf"(?!(?:{_SCALAR})\Z)(?![{re.escape(OPENINGS)}]){letters}*", re.DOTALL)
 
 
 def written(value: Any, stop: str | None) -> str:
-    """The text of a plain value: one can tell from it what it is and, before ``stop``, its end.
+    """Return the text of a plain value; its type and, before ``stop``, its end are unambiguous.
 
-    ``stop`` is the character that follows, None at the end of the template, or "" if there is none
-    that could mark the end.
+    ``stop`` is the character that follows, None at the end of the template, or "" if no character
+    can mark the end.
     """
     if isinstance(value, str):
         is_bare = stop != "" and bare_text(stop).fullmatch(value)
@@ -56,21 +56,21 @@ def written(value: Any, stop: str | None) -> str:
 
 
 def formatted(text: str, stop: str | None) -> str:
-    """The same for the output of a format, which is always a text: it may look like a number."""
+    """Return the text for the output of a format, which is always a text, also if it has digits."""
     ends_by_itself = stop is None or (stop != "" and stop not in text)
     return text if ends_by_itself and text[:1] not in (*OPENINGS,) else _json(text)
 
 
 def stable_text(parameter: str, value: Any) -> str:
-    """The value as JSON."""
+    """Return the value as JSON."""
     return _json(plain_value(parameter, value))
 
 
 def plain_value(parameter: str, value: Any) -> Any:
-    """JSON for anything that a message may carry; else a sentence that names the parameter."""
+    """Return a JSON-safe value; refuse what a message cannot carry, naming the parameter."""
     kind = type(value)
     if kind is str or (kind is int and value.bit_length() < 64):
-        return value  # as most are
+        return value  # the usual case
     try:
         plain = _plain(value)
         _json(plain)
@@ -83,10 +83,10 @@ def plain_value(parameter: str, value: Any) -> Any:
 
 
 def shortened(name: str) -> str:
-    """The name as it is if it is short; else its head and a digest of the whole.
+    """Return a short name unchanged, a long one as its head and a digest of the whole.
 
-    So too if it looks like a name that only this library makes: another's shortened name, or one
-    with a reserved ending.
+    A name that looks like one that only this library makes is shortened too: one that ends in a
+    digest, or has a reserved ending.
     """
     if name.isascii() and len(name) <= NAME_LENGTH and not name.endswith(RESERVED_ENDINGS):
         return name
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_key(key: Any) -> str:
-    """As JSON writes the key of a mapping: always a text."""
+    """Return the key of a mapping as JSON writes it: always a text."""
     plain = _plain(key)
     return plain if isinstance(plain, str) else _json(plain)
 

@@ -1,8 +1,8 @@
-"""From a key and a call's arguments to a lock's name. Pure.
+"""Make a lock's name from a key and the arguments of a call. Pure.
 
 Arguments are bound to the function's parameters with defaults applied, so positional equals
-keyword and an explicit default equals an omitted one. How a value becomes text is in
-``key_text.py``, how a template is filled in ``key_template.py``.
+keyword and an explicit default equals an omitted one. ``key_text.py`` turns values into text,
+``key_template.py`` fills templates.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MOST_PLANS = 64
 
 
 class Parameters:
-    """What a function takes, read off it once: reading costs more than all else here."""
+    """The parameters of a function, read once: that costs more than everything else here."""
 
     def __init__(self, function: Callable[..., Any], task: str | None = None) -> None:
-        """``task`` is the name that ``{task}`` stands for, unless a parameter has that name."""
+        """Read the parameters; ``{task}`` stands for ``task`` unless a parameter has that name."""
         self._signature = _signature_of(function)
         found = self._signature.parameters.values()
         self._names = tuple(p.name for p in found)
@@ -33,25 +33,25 @@ class Parameters:
         self._plans: dict[str, Plan | None] = {}
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameter → value; what the signature does not know stays under ``*`` and ``**``."""
+        """Return parameter → value; arguments that do not fit are under ``*`` and keywords."""
         if self._are_positional and not kwargs and len(args) == len(self._names):
-            return dict(zip(self._names, args, strict=True))  # as most calls are
+            return dict(zip(self._names, args, strict=True))  # the usual case
         try:
             binding = self._signature.bind(*args, **kwargs)
         except TypeError:
-            # The call itself will fail with Celery's or Python's own words.
+            # The call itself will fail, with Celery's or Python's own error.
             return {"*": list(args), **kwargs}
         binding.apply_defaults()
         return dict(binding.arguments)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What a template can name: the parameters, and each keyword that ``**kwargs`` took up."""
+        """Return what a template can name: the parameters, and each keyword in ``**kwargs``."""
         arguments = self.bound(args, kwargs)
         more = arguments.get(self._keywords) if self._keywords else None
         return {**more, **arguments} if more else arguments
 
     def name(self, template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The template with the values of one call."""
+        """Return the template with the values of one call."""
         if self._are_positional and not kwargs and len(args) == len(self._names):
             plan = self._plans[template] if template in self._plans else self._planned(template)
             name = _by_plan(plan, args) if plan else None
@@ -63,18 +63,18 @@ class Parameters:
         return parsed(text, self._task)
 
     def without_task(self, text: str) -> str:
-        """The template with the task's name for ``{task}``; equal ones share their locks."""
+        """Return the template with the task's name for ``{task}``; equal ones share their locks."""
         template = self.template(text)
         return template.before + "".join(f"{{{it.text}}}{it.after}" for it in template.fields)
 
     def _planned(self, template: str) -> Plan | None:
         plan = self.template(template).plan(self._names)
-        if len(self._plans) < _MOST_PLANS:  # a call may bring a key of its own, each another one
+        if len(self._plans) < _MOST_PLANS:  # each call may have a key of its own
             self._plans[template] = plan
         return plan
 
     def check(self, template: str, where: str) -> None:
-        """Refuse a template that names no parameter of the function, or that has no own text."""
+        """Refuse a template that names an unknown parameter, or that has no text of its own."""
         try:
             self.template(template).check(
                 self._names,
@@ -85,7 +85,7 @@ class Parameters:
             raise LockUsageError(f"{where}: {error}") from None
 
     def check_function(self, key: Callable[..., Any], where: str) -> None:
-        """Refuse a key function that no call of the function could be named by."""
+        """Refuse a key function that cannot take the arguments of any call."""
         taken = None if self._takes_any else _own_signature(key)
         if taken and not any(_binds(taken, *call) for call in self._calls()):
             raise LockUsageError(
@@ -94,7 +94,7 @@ class Parameters:
             )
 
     def _calls(self) -> Iterator[tuple[list[str], dict[str, str]]]:
-        """The shortest and the longest call, by position and by keyword; the values are names."""
+        """Yield the shortest and the longest call, by position and by keyword."""
         found = list(self._signature.parameters.values())
         for chosen in ([p for p in found if p.default is p.empty], found):
             by_position = [p.name for p in chosen if p.kind is not p.KEYWORD_ONLY]
@@ -103,7 +103,7 @@ class Parameters:
 
 
 def _by_plan(plan: Plan, args: Sequence[Any]) -> str | None:
-    """None where a value is not as plain as the plan needs it."""
+    """Return the name by the fast path; None if a value is not a plain text or number."""
     values = []
     for index, is_bare in plan.steps:
         value = args[index]
@@ -118,10 +118,10 @@ def _by_plan(plan: Plan, args: Sequence[Any]) -> str | None:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The parameters that a caller fills.
+    """Return the signature that a caller sees.
 
     Celery's autoretry wraps the bound ``run`` of a task in a plain function and copies its
-    ``__signature__``, where ``self`` is still a parameter. The method below knows better.
+    ``__signature__``, where ``self`` is still a parameter. The wrapped method has the right one.
     """
     layer: Any = function
     while not inspect.ismethod(layer) and hasattr(layer, "__wrapped__"):
@@ -130,13 +130,13 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def from_all(task: str, arguments: Mapping[str, Any]) -> str:
-    """The name for ``@single_instance`` without a key: the task and all of its arguments."""
+    """Return the name for ``@single_instance`` without a key: the task and all its arguments."""
     pairs = ",".join(f"{name}={stable_text(name, value)}" for name, value in arguments.items())
     return shortened(f"{task}({pairs})")
 
 
 def from_template(template: str, arguments: Mapping[str, Any]) -> str:
-    """Each ``{parameter}`` becomes its value's text; attributes, items, formats work too."""
+    """Return the template with values for ``{a}``, ``{a.b}``, ``{a[b]}`` and ``{a:02d}``."""
     return parsed(template).fill(arguments)
 
 
@@ -146,7 +146,7 @@ def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[
     except TypeError as error:
         taken = _own_signature(key)
         if taken is None or _binds(taken, args, kwargs):
-            raise  # of the function's own making
+            raise  # raised by the function itself
         raise LockUsageError(
             f"the key function {_shown(key, taken)} does not take the arguments of this call: "
             f"{error}"
@@ -162,7 +162,7 @@ def _own_signature(key: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(key)
     except (TypeError, ValueError):
-        return None  # some that are written in C have none
+        return None  # some C functions have none
 
 
 def _binds(taken: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

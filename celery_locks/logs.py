@@ -1,15 +1,14 @@
-"""The log: one line for each event that matters, in the logger ``celery_locks``.
+"""The log: one line for each event, in the logger ``celery_locks``.
 
-Every line has the event's fields as attributes of its record, for formatters that write JSON:
-``event``, ``lock``, ``token``, ``fence``, and of the rest (``task``, ``task_id``, ``waited``,
-``held_for``, ``policy``, ``why``, ``holder`` …) those that the event has.
+Every record has the event's fields as attributes, for formatters that write JSON: ``event``,
+``lock``, ``token``, ``fence``, and those of ``task``, ``task_id``, ``waited``, ``held_for``,
+``policy``, ``why``, ``holder`` … that the event has.
 
-debug: what goes as it should. info: a task that did not run now, and why. warning: somebody should
-look. error: locks do not work until a person corrects something. A renewal that succeeds is no
-news.
+debug: normal operation. info: a task that did not run now, and why. warning: somebody should look.
+error: locks do not work until a person corrects something. A renewal that succeeds is not logged.
 
 Names, ids and reasons come from users and operators, so every text in a line is quoted or made
-``printable``: nobody can forge a line. What can fail again and again goes through ``Reports``.
+``printable``: nobody can forge a line. Failures that may repeat are logged through ``Reports``.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ LEVELS: Mapping[str, int] = {
 
 _SENTENCES: Mapping[str, str] = {
     "acquired": "lock %(lock)r is acquired after %(waited).3f s, with fence %(fence)d",
-    "conflict": "lock %(lock)r was asked for in vain, for %(waited).3f s: %(conflict)s",
+    "conflict": "could not acquire lock %(lock)r in %(waited).3f s: %(conflict)s",
     "deadlock": "%(who)s is in a deadlock: %(why)s",
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
     "stop": "the holder of lock %(lock)r is asked to stop",
     "skipped": "%(who)s is skipped: %(conflict)s",
     "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),
-    "duplicate": "%(who)s finds its like at publish (%(decision)s): %(conflict)s",
+    "duplicate": "%(who)s is a duplicate of a queued or running call (%(decision)s): %(conflict)s",
     "already_done": "%(who)s %(why)s (lock %(lock)r)",
     "suspended": (
         "lock %(lock)r could not be renewed, trying again for %(remaining).1f s: %(why)s"
@@ -68,12 +67,12 @@ _SENTENCES: Mapping[str, str] = {
 }
 
 
-# Of a release that came when others may have had the lock already.
+# For a release that came when others may already have had the lock.
 _NO_LONGER_OURS = "lock %(lock)r was no longer ours to release, after %(held_for).3f s"
 
 
 class _Values(dict[str, Any]):
-    """What a sentence may ask for; whoever emitted less than that still gets a line."""
+    """The values of a sentence; a value that the event lacks does not prevent the line."""
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
@@ -85,20 +84,20 @@ class _Values(dict[str, Any]):
 
 
 def write(event: LockEvent) -> None:
-    """The event as a line."""
+    """Log the event."""
     values = _Values(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
     logger.log(_level_of(event), sentence, values, extra=fields_of(event))
 
 
-# When a reason that only a person can remove was last an error in the log.
+# When each permanent refusal was last logged as an error.
 _reported: dict[str, float] = {}
 _REPORT_EVERY = 60.0
 
 
 def _level_of(event: LockEvent) -> int:
-    """Of a permanent refusal every task would say the same: an error once a minute."""
+    """Return the level; a permanent refusal, the same for every task, is an error once a minute."""
     if not event.detail.get("permanent"):
         return LEVELS[event.kind]
     why = str(event.detail.get("why"))
@@ -111,7 +110,7 @@ def _level_of(event: LockEvent) -> int:
 
 
 def release_deferred(lock: str, why: object) -> None:
-    """No event: the lock is free when the keeper has been heard, and nobody has to do anything."""
+    """Log that a release is pending; no event, because nobody has to do anything."""
     fields = {"event": "owed", "lock": lock, "why": str(why)}
     logger.warning(
         "lock %r is given back as soon as possible: %s", lock, printable(str(why)), extra=fields
@@ -126,9 +125,9 @@ def _who(detail: Mapping[str, Any]) -> str:
 
 
 class Reports:
-    """Log lines that may come again and again: each sentence at most once a minute.
+    """Log lines that may repeat: each sentence at most once a minute.
 
-    The line that comes next says how many were left out.
+    The next line says how many were left out.
     """
 
     _EVERY = 60.0
@@ -141,7 +140,7 @@ class Reports:
         self._log(logging.WARNING, (sentence, ""), args)
 
     def failure(self, sentence: str, *args: object) -> None:
-        """The exception that is being handled, with its traceback."""
+        """Log the exception that is being handled, with its traceback."""
         kind = type(sys.exc_info()[1]).__name__
         self._log(logging.ERROR, (sentence, kind), args, exc_info=True)
 
@@ -160,7 +159,7 @@ class Reports:
 
 
 def fields_of(event: LockEvent) -> dict[str, Any]:
-    """Plain values only, whatever the event carries."""
+    """Return the event's fields as plain values."""
     detail = dict(event.detail)
     conflict = detail.pop("conflict", None)
     if conflict is not None and conflict.holders:

@@ -1,7 +1,7 @@
-"""Whether a host is this very machine; for what is served to this machine only.
+"""Recognize hosts that are this machine, for pages that are served to this machine only.
 
-A page of a foreign site can make its own name lead to 127.0.0.1 (DNS rebinding), and the browser
-then takes what is served there for that site's own. The Host header gives it away.
+A foreign site can make its own name resolve to 127.0.0.1 (DNS rebinding); the browser then treats
+what is served there as that site's own. The Host header shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_loopback_header(header: str) -> bool:
-    """The same of a Host header, which may have a port."""
+    """Return True if a Host header, which may have a port, names this machine."""
     try:
         return is_loopback(urlsplit(f"//{header}").hostname or "")
     except ValueError:

@@ -1,8 +1,8 @@
-"""The words a task is locked with, the same everywhere, checked where they are written.
+"""The lock options of a task, the same everywhere and checked where they are written.
 
 ``@single_instance(ttl=…)``, ``@app.task(lock_ttl=…)``, ``apply_async(lock={"ttl": …})`` and
-``app.conf.locks_ttl`` all end up here. A option nobody values is absent, so that the settings, the
-task and the call can each add theirs, the later the stronger.
+``app.conf.locks_ttl`` all use this module. An option that is not set is absent, so that settings,
+task and call can each set some; a call overrides its task, a task the settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """How a task is locked. ``key`` None means: by the task's id."""
+    """The lock options of a task. ``key`` None means: lock by the task's id."""
 
     key: Key | None = None
     ttl: float = DEFAULT_TTL
@@ -69,10 +69,10 @@ class LockOptions:
     patience: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """``spec`` is of no lock yet: it wants ``named``.
+        """Set ``spec``, which has no lock's name yet (``named``), and ``patience``.
 
-        Only ``on_conflict="wait"`` makes the lock itself wait. With "requeue" the patience is that
-        of the message, however often it comes back.
+        Only ``on_conflict="wait"`` makes the acquire wait. With "requeue" the patience is that of
+        the message, however often it is requeued.
         """
         check_limit(self.limit)
         patience = patience_of(self.wait)
@@ -82,7 +82,7 @@ class LockOptions:
         object.__setattr__(self, "spec", spec)
 
 
-# on_publish is values as a part of on_conflict.
+# on_publish is written as a part of on_conflict.
 DEFAULTS: dict[str, Any] = {
     option.name: option.default
     for option in fields(LockOptions)
@@ -92,7 +92,7 @@ WORDS = tuple(DEFAULTS)
 
 
 def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The words as they were values, or a sentence about the first that is wrong."""
+    """Return the options, with both sides of ``on_conflict``; refuse the first wrong one."""
     for option, value in values.items():
         if option not in WORDS:
             raise LockUsageError(
@@ -115,7 +115,7 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_wait(wait: object) -> None:
-    """Of a task: where it is values it is a patience, and None would be none."""
+    """Check the wait of a task, which may not be None."""
     if wait is None:
         raise LockUsageError("wait is None; write a number of seconds, or 'forever'")
     patience_of(wait)
@@ -133,7 +133,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 
 
 def _both_sides(values: Mapping[str, Any], where: str) -> dict[str, str]:
-    """``on_conflict`` is one option, or ``{"publish": …, "run": …}``; "raise" alone means both."""
+    """Split ``on_conflict``: one value, or ``{"publish": …, "run": …}``; "raise" means both."""
     if "on_conflict" not in values:
         return {}
     value, at_run, at_publish = values["on_conflict"], get_args(OnConflict), get_args(OnPublish)
@@ -157,7 +157,7 @@ def _both_sides(values: Mapping[str, Any], where: str) -> dict[str, str]:
     return {names[side]: option for side, option in value.items()}
 
 
-# With a skip the last arguments would be lost where they come due during a run.
+# With a skip the last arguments would be lost if they come due during a run.
 _DEBOUNCED = {"scope": "queued", "on_conflict": "requeue"}
 
 
@@ -166,10 +166,10 @@ def _merged(*values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combined(settings: Mapping[str, Any] | None = None, *values: Mapping[str, Any]) -> LockOptions:
-    """What was values, the later the stronger; what ``debounce`` means, as strong as who says it.
+    """Merge the options; later ones override earlier ones, and so does what ``debounce`` implies.
 
-    A ``wait`` of a task or a call means ``on_conflict="wait"`` if nobody says what to do on a
-    conflict. That of the settings is only the patience of those tasks that wait.
+    A ``wait`` of a task or a call implies ``on_conflict="wait"`` unless ``on_conflict`` is set. The
+    ``wait`` of the settings is only the patience of those tasks that wait.
     """
     everything = (settings or {}, *values)
     words = _merged(*everything)
@@ -188,9 +188,9 @@ def combined(settings: Mapping[str, Any] | None = None, *values: Mapping[str, An
 
 
 def refuse_idle(values: Mapping[str, Any], options: LockOptions, where: str) -> None:
-    """Refuse what was values in one place if it has no effect in ``options``, all that holds there.
+    """Refuse ``values``, set in one place, if they have no effect in the merged ``options``.
 
-    ``values`` as ``checked`` returns it.
+    ``values`` are as ``checked`` returns them.
     """
     why = next(_idle(values, options), None) if options.enabled else None
     if why:

@@ -1,17 +1,17 @@
-"""OpenTelemetry: what happens to a lock, in the trace of the task that holds it.
+"""OpenTelemetry: the events of a lock in the trace of the task that holds it.
 
     from celery_locks import otel
 
     otel.install()                    # in the module of the app; needs opentelemetry-api only
 
-Asking for a lock is a span ``lock.acquire``, as long as it took, below the span that is current
-there: the task's own, where ``opentelemetry-instrumentation-celery`` or the like made one. What
-happens to the lock later is an event on that span (``lock.released``, ``lock.lost``, ``lock.stop``,
-``lock.suspended``), and so is what follows from a conflict (``lock.skipped``, ``lock.requeued`` …).
-Where no span is recorded, each of them is a span of its own, without length.
+An acquire is a span ``lock.acquire``, as long as it took, below the current span: the task's own if
+``opentelemetry-instrumentation-celery`` or similar made one. Later events of the lock are events on
+that span (``lock.released``, ``lock.lost``, ``lock.stop``, ``lock.suspended``), and so are the
+results of a conflict (``lock.skipped``, ``lock.requeued`` …). If no span is recorded, each of them
+is a span of its own, without length.
 
 The worker's main process renews for its children and has none of their spans: a renewal that fails
-there is such a span of its own.
+there is a span of its own.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def install(
 ) -> Callable[[], None]:
     """Trace every lock event of this process; the returned function ends it.
 
-    A lock's name may say more than a trace should (a customer's number, an address):
-    ``lock_names=False`` leaves it out, and the sentences that may contain it.
+    A lock's name may contain private data (a customer's number, an address): ``lock_names=False``
+    leaves it out, and the sentences that may contain it.
     """
     tracer = trace.get_tracer("celery_locks", tracer_provider=tracer_provider)
     return events.subscribe(Traces(tracer, lock_names))
@@ -65,7 +65,7 @@ class Traces:
     def __init__(self, tracer: Tracer, lock_names: bool) -> None:
         self._tracer = tracer
         self._lock_names = lock_names
-        # What comes from the keeper's thread belongs to the span in which the lock was acquired.
+        # Events from background threads belong to the span in which the lock was acquired.
         self._span_of: WeakValueDictionary[str, Span] = WeakValueDictionary()
 
     def __call__(self, event: LockEvent) -> None:

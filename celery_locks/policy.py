@@ -1,6 +1,6 @@
-"""What follows from a conflict or an unreachable server: facts and options in, a decision out.
+"""The decision after a conflict or without a lock server, from facts and options.
 
-No Celery, no Redis: ``integration/task.py`` alone turns a decision into what Celery understands.
+No Celery, no Redis: only ``integration/`` turns a decision into calls of Celery.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 _MOST_DOUBLINGS = 10  # far past the longest pause; 2**1024 would be no float
 # Seconds for which a server that refuses us (password, permission, certificate) is tried again:
-# longer than the rotation of a password takes; nobody is served by a task that waits for ever.
+# longer than the rotation of a password takes, but not forever.
 REFUSED_PATIENCE = 3600.0
-AWAITED = "awaited"  # said of a message: others wait for its id
-SENT_TO = "queue"  # said of a message: the queue that its call named; None if only an exchange
+# Fields that a publisher adds to a reservation:
+AWAITED = "awaited"  # others wait for the message's id
+SENT_TO = "queue"  # the queue that the call named; None if it named only an exchange
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with the task, and why, for the log; ``pause`` is before it is tried again."""
+    """What to do with the task, the reason for the log, and the pause before the next try."""
 
     kind: DecisionKind
     why: str
@@ -34,7 +35,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known of the call at hand."""
+    """The facts about the call."""
 
     task_id: str | None
     attempt: int = 0
@@ -48,13 +49,13 @@ class Situation:
 
 
 def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> Decision:
-    """The lock is busy."""
+    """Decide what a busy lock means for the task."""
     if conflict.has_copy_of(call.task_id, call.attempt):
         # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         return _again(call, "another copy of this very message is running")
     if call.had_reservation and conflict.is_behind_messages:
-        # Its place lapsed, or another message is just about to replace it: it comes back to see.
-        return _again(call, "another message has its place in the queue")
+        # Its reservation lapsed, or another message is about to replace it: look again later.
+        return _again(call, "another message has its reservation")
     if options.on_conflict == "requeue" or (
         options.on_conflict == "wait" and conflict.is_behind_messages
     ):
@@ -70,7 +71,7 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """What to do with a call that finds its like, and which one that is."""
+    """The decision for a duplicate call, and the call that it duplicates."""
 
     decision: OnPublish
     other: Holder | None = None
@@ -79,11 +80,11 @@ class Duplicate:
 def on_duplicate(
     conflict: Conflict, options: LockOptions, task: str, *, id_is_frozen: bool
 ) -> Duplicate:
-    """The same call is queued or running already, and here comes another.
+    """Decide what to do with a call if the same call is already queued or running.
 
-    "allow" leaves it to the run: inside a canvas, where others wait for this very id; where the
-    holder is no call of this task but of another with the same key, or a plain process; and where
-    the one to be replaced runs already, or others wait for its id.
+    "allow" leaves the decision to the run: inside a canvas, where others wait for this id; if the
+    holder is another task with the same key, or a plain process; and if the call to replace
+    already runs, or others wait for its id.
     """
     others = [holder for holder in conflict.holders if holder.job_id and holder.task == task]
     decision = "replace" if options.debounce else options.on_publish
@@ -95,7 +96,7 @@ def on_duplicate(
 
 
 def on_unavailable(options: LockOptions, call: Situation) -> Decision:
-    """Nobody knows whether the lock is free."""
+    """Decide what an unavailable lock server means for the task."""
     if options.on_unavailable == "run":
         return Decision("run", "the lock server is away and the task may run unlocked")
     if options.on_unavailable != "requeue":
@@ -108,7 +109,7 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
 
 
 def on_done(call: Situation) -> Decision:
-    """Another copy of this message has ended, or replaced it, but that is not to be seen yet."""
+    """Requeue: another copy of this message has ended, or is replacing it."""
     return _again(call, "another copy of this very message has run, or is replacing it")
 
 

@@ -1,7 +1,7 @@
-"""``app.conf`` becomes frozen :class:`Settings`: the only place where setting names exist.
+"""Settings: reads ``app.conf`` into :class:`Settings`. Only this module knows setting names.
 
-Nothing of Celery is imported: an app is anything with a ``conf``. A setting that was not made is
-read with its default here and never written back, so the user's own value always wins.
+It does not import Celery: an app is anything with a ``conf``. The default of a setting is applied
+here and never written back, so the user's own value always wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.types import DEFAULT_PREFIX
 
 PREFIX = "locks_"
-# Where Celery says how it reaches a Redis: the URL, its options, and TLS.
+# Celery's own settings for a Redis: the URL, its options, and TLS.
 _CELERY_SERVERS = (
     ("broker_url", "broker_transport_options", "broker_use_ssl"),
     ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
@@ -30,9 +30,9 @@ _OWN = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the app says about its locks; ``task`` are the defaults of every task's options."""
+    """The lock settings of an app; ``task`` has the default options of every task."""
 
-    url: str = field(repr=False)  # it has the password
+    url: str = field(repr=False)  # it contains the password
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prefix: str = DEFAULT_PREFIX
     shards: int | None = None
@@ -63,7 +63,7 @@ def of(app: Any) -> Settings:
 
 
 def task_options(app: Any) -> dict[str, Any]:
-    """The defaults of every task's options, also where no server is known."""
+    """Return the default options of every task; it needs no server."""
     values = {name: app.conf.get(PREFIX + name) for name in lock_options.WORDS}
     return _checked({name: value for name, value in values.items() if value is not None})
 
@@ -73,7 +73,7 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
-    """Without ``locks_url``: the broker's Redis, else the result backend's."""
+    """Return the server to use without ``locks_url``: the broker's, else the result backend's."""
     for url_setting, options_setting, tls_setting in _CELERY_SERVERS:
         url = _url(conf, url_setting)
         if is_redis(url):
@@ -86,10 +86,10 @@ def _server_of(conf: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _tls_of_same_server(conf: Any, url: str) -> dict[str, Any]:
-    """The broker or result backend at the same host and port: it speaks TLS to us too.
+    """Return the TLS options of the broker or result backend at the same host and port.
 
-    A ``locks_url`` that differs from the broker's in its database only would else send the
-    password in clear.
+    Without them, a ``locks_url`` that differs only in its database would send the password in
+    clear.
     """
     for url_setting, _, tls_setting in _CELERY_SERVERS:
         other = _url(conf, url_setting)
@@ -99,14 +99,14 @@ def _tls_of_same_server(conf: Any, url: str) -> dict[str, Any]:
 
 
 def _host_and_port(url: str) -> tuple[str, str]:
-    """The first host and port as they are written; the login and database do not matter."""
+    """Return the first host and port as written, without login and database."""
     hosts = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
     host, _, port = re.split("[,;]", hosts, maxsplit=1)[0].partition(":")
     return host or "localhost", port or "6379"
 
 
 def _url(conf: Any, name: str) -> str:
-    """Asked for as an attribute first: that way Celery heeds CELERY_BROKER_URL and its like."""
+    """Read it as an attribute first: then Celery applies CELERY_BROKER_URL and similar ones."""
     return str(getattr(conf, name, None) or conf.get(name) or "")
 
 
@@ -119,7 +119,7 @@ def is_redis(url: str) -> bool:
 def _server_options(
     transport: Mapping[str, Any], tls: Any, url: str, setting: str
 ) -> dict[str, Any]:
-    """What of Celery's options says where and who the server is."""
+    """Return those of Celery's options that identify the server."""
     kept = {
         name: transport[name] for name in ("master_name", "sentinel_kwargs") if name in transport
     }
@@ -127,7 +127,7 @@ def _server_options(
 
 
 def _tls_options(tls: Any, url: str, setting: str) -> dict[str, Any]:
-    """A mapping that is not empty means TLS, whatever the scheme: for kombu and Celery too."""
+    """Return the TLS options; a mapping that is not empty means TLS, as for kombu and Celery."""
     if isinstance(tls, Mapping):
         ours = {name: value for name, value in tls.items() if name.startswith("ssl_")}
         return {"ssl": True, **ours} if tls else {}

@@ -10,7 +10,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shows_options(defaults: Mapping[str, Any], annotations: Mapping[str, Any]) -> Callable[[F], F]:
-    """Decorator: the function's signature has these keyword options instead of its ``**``."""
+    """Return a decorator that shows these keyword options in place of the function's ``**``."""
     options = [
         inspect.Parameter(
             name,
@@ -33,5 +33,5 @@ def shows_options(defaults: Mapping[str, Any], annotations: Mapping[str, Any]) -
 
 
 def _shown(annotation: Any) -> Any:
-    """As it is written; a ``TypedDict`` keeps it inside a ``ForwardRef``."""
+    """Return the annotation as written; a ``TypedDict`` keeps it inside a ``ForwardRef``."""
     return getattr(annotation, "__forward_arg__", annotation)

@@ -1,18 +1,18 @@
-"""What a task returns that was skipped, told apart from results of the user's own."""
+"""Recognize the result of a task that was skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-# Why work is not done again, by the first letter of its mark (marks.lua).
+# The reason why work is not done again, by the first letter of its mark (marks.lua).
 REASONS = {"r": "already_done", "n": "already_done", "f": "already_failed", "b": "already_begun"}
 
 Result = TypeVar("Result")
 
 
 def is_skipped(result: Any) -> bool:
-    """Whether this is the result of a task that did not run: its lock was busy, or its work done.
+    """Return True for the result of a task that did not run: busy lock, or completed work.
 
     Such a task has the state SUCCESS and returns ``{"skipped": True, "lock": …, "holder": …}``, or
     ``{"skipped": True, "reason": "already_done"}`` with ``once``.
@@ -32,5 +32,5 @@ def _has_holder(result: dict[str, Any]) -> bool:
 
 
 def without_skipped(results: Iterable[Result]) -> list[Result]:
-    """The results of the tasks that ran; for the first line of a chord's body."""
+    """Return the results of the tasks that ran; for the first line of a chord's body."""
     return [result for result in results if not is_skipped(result)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text with control and other unprintable characters written out: \\x1b, \\n, \\u202e."""
+    r"""Return the text with unprintable characters written out: \x1b, \n, \u202e."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

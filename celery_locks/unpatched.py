@@ -1,7 +1,7 @@
-"""Threads, locks and poll as the operating system has them, also under gevent and eventlet.
+"""Native threads, locks and poll, also under gevent and eventlet.
 
-The keeper must run while a greenlet computes or a patched hub stands still, so it uses the
-functions that monkey-patching replaced.
+The background threads must run while a greenlet computes or a patched hub is blocked, so they use
+the functions that monkey-patching replaced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def original(module: str, name: str) -> Any:
-    """``module.name`` before any monkey-patching."""
+    """Return ``module.name`` as it was before any monkey-patching."""
     if "gevent.monkey" in sys.modules:
         return importlib.import_module("gevent.monkey").get_original(module, name)
     if "eventlet.patcher" in sys.modules:
@@ -23,10 +23,10 @@ def original(module: str, name: str) -> Any:
 
 
 def start_thread(function: Callable[..., None], *args: Any) -> None:
-    """Run a function beside everything; raises RuntimeError where no thread is to be had.
+    """Run a function in a native thread; RuntimeError if the system has no thread left.
 
-    Loads first what connecting needs: a process that is forked while this thread imports a module
-    would wait for that import for ever.
+    Load first what connecting needs: a child that is forked while this thread imports a module
+    would wait for that import forever.
     """
     "".encode("idna")
     original("_thread", "start_new_thread")(function, args)
@@ -43,10 +43,10 @@ def _allocate_rlock() -> Any:
 
 
 def native_lock() -> Any:
-    """A lock that the keeper's thread and greenlets can share; not to be held over I/O."""
+    """Return a lock that native threads and greenlets can share; do not hold it during I/O."""
     return _allocate()()
 
 
 def native_rlock() -> Any:
-    """The same, but whoever has it may take it again, as a signal handler does."""
+    """Return a reentrant native lock, for code that a signal handler may interrupt and call."""
     return _allocate_rlock()()

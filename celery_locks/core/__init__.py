@@ -1,0 +1,1 @@
+"""The engine: leases, and the operations that acquire, renew and release them."""

@@ -1,13 +1,13 @@
-"""Deadlocks: who waits for whom, read from the store. No I/O; ``flows.py`` asks and raises.
+"""Deadlocks: who waits for whom, read from the store. No I/O; ``waiting.py`` calls and raises.
 
-A wait is a deadlock when nobody that it depends on can go on: every holder of the lock waits for
-another lock whose holders wait in turn, and one of them waits for a lock of the caller's. A holder
-whose owner is unknown, or that does not wait, can go on. Only a flow of control that holds a lock
-while it waits can be part of one, so nobody else pays for looking.
+A wait is a deadlock when every holder that it depends on is blocked: each holder of the lock waits
+for another lock whose holders wait in turn, and one of them waits for a lock of the caller. A
+holder whose owner is unknown, or that does not wait, is not blocked. Only an owner that holds a
+lock while it waits can be part of a deadlock, so nobody else pays for the check.
 
-The locks may be in several shards, which cannot be read at one moment. So they are read twice: a
-flow that waits cannot release anything, so waits and holds that are there both times, with the same
-tokens, were there together in between.
+The locks may be in several shards, which cannot be read at one moment. So they are read twice: an
+owner that waits cannot release anything, so waits and holds that are there both times, with the
+same tokens, existed together in between.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery_locks.store.commands.locks import LockCommands, Wait
 from celery_locks.store.effects import Operation
 from celery_locks.types import Blocker, Holder
 
-# More owners than this are not followed: such a wait is not said to be a deadlock.
+# With more owners than this the search stops, and the wait does not count as a deadlock.
 _MOST_OWNERS = 64
 
 Waits = dict[str, Wait]
@@ -27,10 +27,10 @@ Waits = dict[str, Wait]
 def read_waits(
     commands: LockCommands, owner: str, name: str = "", known: Iterable[str] = ()
 ) -> Operation[Waits]:
-    """The wait of an owner, of those who hold what it waits for, and so on; by owner.
+    """Read the wait of an owner, of the holders that it waits for, and so on; by owner.
 
-    ``name`` is the lock that it waits for, if that is known. Nothing is asked about those
-    ``known``: they wait by the same call.
+    ``name`` is the lock that it waits for, if that is known. The owners ``known`` are not read:
+    they wait by the same call.
     """
     waits: Waits = {}
     seen_owners = {owner, *known}
@@ -52,11 +52,11 @@ def read_waits(
 def find_cycle(
     start: Wait, waits: Mapping[str, Wait], is_own: Callable[[Holder], bool]
 ) -> tuple[Blocker, ...]:
-    """The shortest way from a wait to a holder that ``is_own``; () if anybody can go on."""
+    """Return the shortest path from a wait to an own holder; () if any holder is not blocked."""
     found: tuple[Blocker, ...] = ()
     paths: list[tuple[tuple[Blocker, ...], Wait]] = [((), start)]
     seen = {start.token}
-    for path, wait in paths:  # which grows meanwhile
+    for path, wait in paths:  # the loop appends to it
         if not wait.is_complete:
             return ()
         for holder in wait.holders:
@@ -76,9 +76,9 @@ def find_cycle(
 def find_own_cycle(
     token: str, waits: Mapping[str, Wait], leases: frozenset[str]
 ) -> tuple[Blocker, ...]:
-    """The cycle that the wait ``token`` closes, given the tokens of the leases that wait with it.
+    """Return the cycle that the wait ``token`` closes; ``leases`` are the tokens of its owner.
 
-    () for all but the last that began to wait: one of them is enough.
+    () for all but the wait that started last: one of them must raise, not all.
     """
     own = next((wait for wait in waits.values() if wait.token == token), None)
     if own is None or any(wait.ticket > own.ticket for wait in waits.values()):
@@ -87,5 +87,5 @@ def find_own_cycle(
 
 
 def edges(waits: Mapping[str, Wait]) -> set[tuple[str, str]]:
-    """Who waits for whom, by tokens; equal for two readings that saw the same."""
+    """Return who waits for whom, by tokens; equal for two reads that saw the same."""
     return {(wait.token, holder.token) for wait in waits.values() for holder in wait.holders}

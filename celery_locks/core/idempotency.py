@@ -1,15 +1,15 @@
-"""The mark that says that a lock's work is done: made, read, and its result kept in it. No I/O.
+"""The mark that records that the work of a lock is completed, with its result. No I/O.
 
-The lock stops two at once, the mark stops a second time. It is checked in the call that acquires,
-after the lock is known to be free, and left in the call that releases; ``marks.lua`` has its form.
+The lock prevents two runs at once, the mark prevents a second run. The call that acquires checks
+it after the lock is known to be free, and the call that releases writes it (``marks.lua``).
 
 ``reuse`` says what may run again:
 
 =============  ====================================================================================
-failed_only    what failed; done work is not done again (the default)
-never          nothing: a failure leaves a mark too, and so does the beginning, so that a run whose
-               process was killed is not repeated either. At most once; ``reset`` is the way out
-always         anything: nobody is held off, the mark only tells what was done last
+failed_only    failed work; completed work does not run again (the default)
+never          nothing: a failure leaves a mark too, and so does the start, so that a run whose
+               process was killed is not repeated either. At most once; ``reset`` allows it again
+always         everything: the mark only records the last result
 =============  ====================================================================================
 """
 
@@ -26,19 +26,19 @@ from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
-# A result beyond it is not kept: the mark is, and a repeat learns that the work is done.
+# A larger result is not kept; the mark is, so a repeat learns that the work is completed.
 RESULT_BYTES = 64 * 1024
 
 
 class Codec(NamedTuple):
-    """How results become text and come back; either may raise."""
+    """The functions that turn results into text and back; either may raise."""
 
     encode: Callable[[Any], str]
     decode: Callable[[str], Any]
 
 
 class Repeat(NamedTuple):
-    """What somebody gets who asks for work that is not done again."""
+    """The answer to a call whose work is not done again."""
 
     has_result: bool
     result: Any
@@ -50,7 +50,7 @@ class Repeat(NamedTuple):
 
 
 class Once(NamedTuple):
-    """The rule for one lock; ``mark`` is where it is written."""
+    """The rule for one lock; ``mark`` is the name of its mark."""
 
     mark: str
     ttl: float
@@ -62,7 +62,7 @@ class Once(NamedTuple):
         return None if self.reuse == "always" else IdempotencyCheck(self.mark, self.reuse, self.ttl)
 
     def done(self, token: str, result: Any) -> Mark:
-        """A result that cannot be kept is no reason to do the work again."""
+        """Return the mark of completed work, without the result if that cannot be kept."""
         try:
             text = self.codec.encode(result)
         except Exception as error:  # noqa: BLE001 (whatever a serializer may raise)
@@ -79,13 +79,13 @@ class Once(NamedTuple):
         return Mark(self.mark, f"r{token} {text}", self.ttl)
 
     def failed(self, token: str, error: BaseException) -> list[Mark]:
-        """Only with ``never`` a failure leaves a mark."""
+        """Return the marks of failed work: only ``never`` has one."""
         if self.reuse != "never":
             return []
         return [Mark(self.mark, f"f{token} {type(error).__name__}", self.ttl)]
 
     def not_ended(self) -> list[Mark]:
-        """It will go on, in another attempt: what it had begun is taken back."""
+        """Return the marks of work that another attempt continues: remove the one of the start."""
         return [Mark(self.mark, "", 0.0)] if self.reuse == "never" else []
 
     def _about(self, error: Exception) -> tuple[str, str]:
@@ -102,6 +102,6 @@ class Once(NamedTuple):
 
 
 def split_mark(mark: str) -> tuple[str, str, str]:
-    """Token, kind and text of a mark."""
+    """Return the token, kind and text of a mark."""
     head, _, text = mark.partition(" ")
     return head[1:], head[:1], text

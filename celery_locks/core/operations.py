@@ -1,12 +1,13 @@
-"""What acquiring, waiting, renewing and releasing are, written once for both faces. No I/O.
+"""Acquire, renew and release, written once for ``Locks`` and ``AsyncLocks``. No I/O.
 
-Each is a generator that yields effects (``store/base.py``) and is driven by ``Locks`` (blocking) or
-``AsyncLocks`` (awaited). The paths where something goes wrong between question and answer are
-here too: whatever may have been taken without anybody knowing is handed to the keeper to give back.
+Each operation is a generator that yields effects (``store/effects.py``); ``Locks`` runs it with
+blocking calls, ``AsyncLocks`` with awaited ones. The error paths are here too: a lock that may have
+been granted although no reply came is handed to the renewer, which releases it.
 
-Acquiring without waiting, and releasing, are one call each. What comes before and after the call
-has functions of its own (``on_reply``, ``on_no_reply``; ``prepare_release``, ``finish_release``,
-``defer_release``), for tasks: a short task would spend much of its time in generators.
+An acquire without waiting and a release are one call each. The parts before and after the call
+are methods of their own (``on_reply``, ``on_no_reply``; ``prepare_release``, ``finish_release``,
+``defer_release``) for tasks: a short task would spend much of its time in generators. All of them
+share the state of one class, so this file is a little long.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from celery_locks.store.effects import Call, Operation, Store
 from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl
 
-# Errors by which the server says that it did not do what it was asked.
+# Errors that say that the server did not execute the call.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
     LockUsageError,
@@ -59,12 +60,12 @@ _NOTHING_ACQUIRED = (
 )
 
 
-# The keeper tries so long to leave a mark that could not be left: work that is done counts as done.
+# Seconds for which a mark that could not be written is tried again, so that completed work counts.
 RETRY_MARKS_FOR = 600.0
 
 
 def _requester_fields(request: AcquireRequest[Any]) -> dict[str, Any]:
-    """What the events say of who asked."""
+    """Return the fields of an event that describe the requester."""
     task, task_id = request.holder.task, request.holder.task_id
     return {
         "task": task,
@@ -75,10 +76,10 @@ def _requester_fields(request: AcquireRequest[Any]) -> dict[str, Any]:
 
 
 class Operations(Generic[L]):
-    """The flows over one layout.
+    """The operations over one layout.
 
-    ``face`` is what leases are renewed and released by; ``store`` is the one for the keeper's
-    thread, and ``unsubscribe`` the driving store's.
+    ``backend`` renews and releases the leases; ``store`` is the one for the background threads;
+    ``unsubscribe`` is that of the store that runs the operations.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Operations(Generic[L]):
         sent_at: float,
         granted: float | None = None,
     ) -> L | Conflict | Done:
-        """What the answer means, to a question of ``sent_at``.
+        """Turn the reply to a call of ``sent_at`` into a lease, a conflict, or what is done.
 
-        A grant is good for ``granted`` seconds, if not for the whole ttl.
+        A grant is valid for ``granted`` seconds, by default for the whole ttl.
         """
         if not isinstance(answer, int):
             return self._not_granted(request, answer) if isinstance(answer, Conflict) else answer
@@ -132,10 +133,10 @@ class Operations(Generic[L]):
             owner.leases[token] = lease
         moment = now()
         if moment >= lease.deadline:
-            # We may have slept since the question: a grant that has lapsed is not used.
+            # The machine may have slept since the call: a grant that has lapsed is not used.
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
         if not renewed_elsewhere:
-            # At once what was only granted for a moment: a slow network has time for it still.
+            # A claim lasts only a moment: renew it at once, while a slow network has time for that.
             renewer.add(lease, self._store, self.commands, moment if granted else None)
         if events.is_wanted("acquired"):
             events.emit("acquired", spec.name, token, answer, **_requester_fields(request))
@@ -158,7 +159,7 @@ class Operations(Generic[L]):
         return conflict
 
     def on_no_reply(self, request: AcquireRequest[L], error: BaseException) -> None:
-        """What was asked for may have been granted or queued, or may be yet: it is given back."""
+        """Release what the failed call may have acquired or queued, or may yet."""
         renewer.discard(request.token)
         if isinstance(error, LockDeadlock):
             events.emit(
@@ -175,7 +176,7 @@ class Operations(Generic[L]):
             once = request.extras.idempotency if request.extras else None
             if request.owner and isinstance(error, LockUnavailable):
                 request.owner.change_id()
-            # Nor was anything begun, whatever mark says so.
+            # Remove a mark that says that the work has begun: it has not.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
             renewer.release_later(
                 request.spec.name,
@@ -215,9 +216,9 @@ class Operations(Generic[L]):
             lease.request_stop()
 
     def release(self, lease: L, marks: Sequence[Mark] = (), entry: str = "") -> Operation[bool]:
-        """True if the lock was ours until now; ``marks`` as in the verb.
+        """Release; return True if the lock was ours until now. ``marks`` as in the command.
 
-        Of a lease that was entered again only one entry ends: this one, if it is one.
+        If the lease was acquired reentrantly, only one entry ends: ``entry``, if it is one.
         """
         if lease.entries and not lease.is_foreign():
             lease.entries -= {entry} & lease.entries or {min(lease.entries)}
@@ -232,9 +233,9 @@ class Operations(Generic[L]):
     def prepare_release(
         self, lease: L, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
     ) -> Call | None:
-        """From then on the lease is released; None if it was, or is not ours to release.
+        """Mark the lease released and return the call; None if it was, or is another process's.
 
-        ``keep`` leaves the slot taken for so long, without a holder; the rest as in the verb.
+        ``keep`` leaves the slot taken for that time, without a holder; the rest as in the command.
         """
         if not lease.begin_release():
             return None
@@ -258,7 +259,7 @@ class Operations(Generic[L]):
     def defer_release(
         self, lease: BaseLease, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
     ) -> None:
-        """Nobody answered, or a time limit struck on the way to the call: the keeper tries on."""
+        """Hand the release to the renewer: the call failed, or a time limit interrupted it."""
         if lease.is_foreign():
             return
         renewer.discard(lease.token)
@@ -266,7 +267,7 @@ class Operations(Generic[L]):
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
         keep, past = lease.after_release(keep)
-        # Not the lease's deadline: another process may have renewed it since we last heard.
+        # Not the lease's deadline: another process may have renewed it since.
         until = now() + lease.ttl
         until += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
         renewer.release_later(
@@ -282,16 +283,16 @@ class Operations(Generic[L]):
         )
 
     def exit_hold(self, lease: L, failed: bool, entry: str) -> Operation[None]:
-        """The end of a ``hold`` block: a loss is raised unless the block raises by itself."""
+        """End a ``hold`` block: raise a loss unless the block itself raises."""
         lost = lease.state is State.LOST
-        # Not reached: the keeper goes on trying, and has said so.
+        # If the server cannot be reached, the renewer tries again and has logged it.
         with suppress(LockUnavailable):
             yield from self.release(lease, entry=entry)
         if lost and not failed:
             raise lease.loss("it ended before the block did; another may have run beside it")
 
     def release_if_acquired(self, token: str) -> None:
-        """Nobody will release what was got with this token; if it is held, the keeper does."""
+        """Have the renewer release what was acquired with this token, because its caller cannot."""
         for entered in list(owner_here().leases.values()):
             entered.entries -= {token}
         lease = renewer.lease_of(token)
@@ -299,7 +300,7 @@ class Operations(Generic[L]):
             self.defer_release(lease)
 
     def walk(self) -> Operation[list[LockInfo]]:
-        """Every lock that is held or waited for, page by page, each once."""
+        """Return every lock that has holders or waiters, each once."""
         found: dict[str, LockInfo] = {}
         cursor, at_end = "", False
         while not at_end:
@@ -310,7 +311,7 @@ class Operations(Generic[L]):
         return list(found.values())
 
     def reenter(self, name: str, owner: Owner, token: str) -> L | None:
-        """The lease of this lock that the owner got from the same face, entered once more."""
+        """Enter the owner's lease of this lock once more; None if it has none from this backend."""
         for lease in list(owner.leases.values()):  # another thread may release one
             is_it = lease.name == name and lease.backend is self._backend
             if is_it and isinstance(lease, self._lease_class) and _is_enterable(lease):

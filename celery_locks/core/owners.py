@@ -1,9 +1,9 @@
-"""Who acquires a lock: the context of control that a hold belongs to, and the task that runs in it.
+"""Owners: the thread, greenlet or asyncio task that a hold belongs to, and the task it runs.
 
-A context of control is a thread, a greenlet or an asyncio task. It does one thing at a time: while
-it waits for one lock it cannot release another, which is what deadlocks are made of
-(``deadlocks.py``). So a hold that ends with its block, or with its task, is stored with the id of
-its owner. A lease from ``acquire()`` has no owner: any thread may release it.
+An owner does one thing at a time: while it waits for one lock it cannot release another, so it can
+be part of a deadlock (``deadlocks.py``). Therefore a hold that ends with its block, or with its
+task, is stored with the id of its owner. A lease from ``acquire()`` has no owner: any thread may
+release it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _numbers = itertools.count()
 
 
 class Owner:
-    """One context of control, and the leases that it has until its blocks end, by token."""
+    """A thread, greenlet or asyncio task, and the leases that it has until its blocks end."""
 
     __slots__ = ("_holder", "context", "id", "leases", "outer", "process")
 
     def __init__(self, context: Any, outer: Owner | None = None) -> None:
-        """``outer`` is the thread's, whose code runs the event loop of an asyncio task."""
+        """Make an owner; ``outer`` is the thread that runs the event loop of an asyncio task."""
         self.context = ref(context)
         self.outer = outer
         self.process = _process
@@ -41,16 +41,15 @@ class Owner:
         self.change_id()
 
     def change_id(self) -> None:
-        """What is in the store under the former id no longer counts as held by this context.
+        """Take a new id, so that holds in the store under the former one no longer count as ours.
 
-        Called when a release is left to the keeper: until that is done, the store shows a hold
-        that nobody has.
+        Called when a release is pending: until it is sent, the store shows a hold that nobody has.
         """
         self.id = f"{_process}.{next(_numbers)}"
         self._holder = this_process()._replace(owner=self.id)
 
     def as_process(self) -> Holder:
-        """The holder that this context is outside of any task."""
+        """Return the holder for this owner outside of any task."""
         return self._holder
 
 
@@ -62,15 +61,15 @@ def _forget_parent() -> None:
 run_after_fork(_forget_parent, "core")
 
 
-# By context, not by thread alone: a thread of a pool may enter a block in one job and go on with
-# others, while the block is ended elsewhere.
+# A context variable, not a thread-local: a pool thread may enter a block in one job and go on with
+# others, while the block ends elsewhere.
 _of_thread: ContextVar[Owner | None] = ContextVar("celery_locks_owner", default=None)
 _of_asyncio_task: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
 
 
 def owner_here() -> Owner:
-    """The context of control that calls this."""
-    # Not its ident: that of a thread that ended is given to the next one.
+    """Return the owner of the calling thread, greenlet or asyncio task."""
+    # Not its ident: a new thread may get the ident of one that ended.
     thread = threading.current_thread()
     task = _asyncio_task()
     if task is not None:
@@ -93,14 +92,14 @@ def _owner_of_asyncio_task(task: Any, thread: Any) -> Owner:
 
 
 def _is_of(owner: Owner | None, context: Any) -> bool:
-    """A context is copied to other threads, and a forked child has its parent's."""
+    """Return False for an owner that was copied to another thread or to a forked child."""
     return owner is not None and owner.context() is context and owner.process is _process
 
 
 def blocked_here() -> list[Owner]:
-    """The owners that cannot go on while this context waits; those that hold nothing are left out.
+    """Return the owners that are blocked while the caller waits, if they hold a lock.
 
-    An asyncio task that runs inside a Celery task blocks that one too: its body cannot end before
+    An asyncio task that runs inside a Celery task blocks that task too: its body cannot end before
     its event loop does.
     """
     owner = owner_here()
@@ -126,13 +125,13 @@ _task_lookup: Callable[[], Holder | None] = _no_task
 
 
 def set_task_lookup(lookup: Callable[[], Holder | None]) -> None:
-    """``lookup()`` says which task runs here, as a nested ``Holder``, or None."""
+    """Set the function that returns the running task as a nested ``Holder``, or None."""
     global _task_lookup
     _task_lookup = lookup
 
 
 def caller(owner: Owner | None) -> Holder:
-    """Who asks for a lock here: the task that runs, else this process; ``owner`` if it has one."""
+    """Return the holder of a request from here: the running task, else this process."""
     task = _task_lookup()
     if task is not None:
         return task._replace(owner=owner.id) if owner else task

@@ -64,7 +64,7 @@ def test_line_without_details_is_still_a_line(log: pytest.LogCaptureFixture) -> 
         ("released", "DEBUG", "lock 'a' is released after 2.000 s"),
         ("skipped", "INFO", "task bill[42] is skipped: lock 'a' is held by task bill[1] on h"),
         ("requeued", "INFO", "task bill[42] is put back for 1.5 s: the reason (lock 'a')"),
-        ("duplicate", "INFO", "task bill[42] finds its like at publish (raise)"),
+        ("duplicate", "INFO", "task bill[42] is a duplicate of a queued or running call (raise)"),
         ("suspended", "WARNING", "could not be renewed, trying again for 9.0 s: the reason"),
         ("lost", "WARNING", "the lease on lock 'a' is lost: the reason"),
         ("unavailable", "WARNING", "lock 'a' could not be asked for: the reason"),
