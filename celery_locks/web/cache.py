@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_MAX_SHARE = 3.0  # loading takes at most a third of the time
+_INTERVAL_FACTOR = 3.0  # loading takes at most a third of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,9 @@ class SharedCache(Generic[T]):
         """Return the last value without waiting; None if there is none yet or it is too old."""
         with self._changed:
             loaded, now = self._loaded, self._clock()
-            if loaded is None or now - loaded.began > max(self._interval, _MAX_SHARE * loaded.took):
+            if loaded is None or now - loaded.began > max(
+                self._interval, _INTERVAL_FACTOR * loaded.took
+            ):
                 self._start()
             return loaded if loaded and now - loaded.began <= self._max_age else None
 

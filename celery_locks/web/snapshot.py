@@ -18,7 +18,7 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.types import LockInfo
 
 _INTERVAL = 1.0
-_MAX_SHARE = 5.0  # reading takes at most a fifth of the time
+_INTERVAL_FACTOR = 5.0  # reading takes at most a fifth of the time
 # Long enough to read a short list again; callers do not wait for a long one.
 _MAX_WAIT = 0.25
 # Below this, reading again costs less than an answer that is out of date.
@@ -38,7 +38,7 @@ class Snapshot:
     @property
     def interval(self) -> float:
         """Seconds from the start of this reading to the start of the next."""
-        return max(_INTERVAL, _MAX_SHARE * self.read_in)
+        return max(_INTERVAL, _INTERVAL_FACTOR * self.read_in)
 
     def with_updates(self, updates: dict[str, LockInfo | None]) -> Snapshot:
         """Return it with some locks that were read alone; of two readings the later counts."""

@@ -127,9 +127,9 @@ function fit(node, lock, holder, isRelease) {
 }
 
 function consequences(lock, holder) {
-  const next = lock.waiters.length
-    ? `The first of ${plural(lock.waiters.length, "waiter", "waiters")} gets it at once. `
-    : "";
+  const count = lock.waiters.length;
+  const first = count === 1 ? "The waiter" : `The first of ${plural(count, "waiter", "waiters")}`;
+  const next = count ? `${first} gets the lock immediately. ` : "";
   if (isQueued(holder))
     return `${next}The message stays in the queue and needs the lock again when it starts.`;
   if (isKept(holder)) return `${next}Its work has already ended.`;
@@ -170,7 +170,7 @@ export function graceField() {
   );
 }
 
-export function confirmField(text = "This holder seems to be running. Take the lock from it anyway.") {
+export function confirmField(text = "This holder may still be running. Take the lock from it anyway.") {
   return el(
     "label",
     { class: "confirm" },

@@ -27,7 +27,7 @@ function form(pairs, onReleased) {
   const running = pairs.filter(({ holder }) => isAtWork(holder));
   const locks = new Set(pairs.map(({ lock }) => lock.name)).size;
   const confirm = confirmField(
-    `${plural(running.length, "holder seems", "holders seem")} to be running. Take the locks anyway.`,
+    `${plural(running.length, "holder", "holders")} may still be running. Take the locks anyway.`,
   );
   const node = el(
     "form",

@@ -41,6 +41,8 @@ const VERDICTS = {
   late: "overdue",
   gone: "dead",
 };
+export const verdictLabel = (verdict) => VERDICTS[verdict] ?? verdict;
+
 const SUSPECT = ["absent", "silent", "late", "gone"];
 
 // A dot that shows whether the holder is alive; its title is the full sentence.

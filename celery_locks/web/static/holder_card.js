@@ -51,7 +51,7 @@ export class HolderCard {
     const ago = (at) => live(() => `${formatDuration(serverNow() - at())} ago`);
     const renewed = () => Math.max(this.holder.acquired_at, this.holder.expires_at - this.holder.ttl);
     return [
-      ["Task id", holder.task_id && el("code", {}, renderText(holder.task_id)), 3],
+      ["Task ID", holder.task_id && el("code", {}, renderText(holder.task_id)), 3],
       ["Retries", holder.task_id && String(Math.max(0, holder.retries))],
       [
         "Worker",
@@ -80,7 +80,7 @@ export class HolderCard {
       ],
       ["Renewed", isQueued(holder) || isKept(holder) ? null : ago(renewed)],
       ["Renewals", holder.renewals == null ? null : live(() => String(this.holder.renewals))],
-      ["ttl", formatDuration(holder.ttl)],
+      ["TTL", formatDuration(holder.ttl)],
       ["Fence", String(holder.fence), 2],
       ["Replaced", holder.replaced ? plural(holder.replaced, "time", "times") : null],
       ["Token", el("code", {}, renderText(holder.token)), 4],
@@ -94,7 +94,7 @@ export class HolderCard {
     return el(
       "div",
       { class: "buttons" },
-      el("button", { type: "button", onclick: open("stop"), disabled: isReadOnly }, "Ask to stop"),
+      el("button", { type: "button", onclick: open("stop"), disabled: isReadOnly }, "Ask to stop …"),
       el("button", { type: "button", class: "danger", onclick: open("release"), disabled: isReadOnly }, "Release …"),
       isReadOnly && el("p", { class: "small" }, READ_ONLY),
     );

@@ -93,7 +93,7 @@ function showEmpty(answer, filtered, first) {
 function explainTask(subject) {
   if (!subject || /[*?]/.test(subject)) return null;
   const answer = el("div", { class: "answer", role: "status" });
-  const ask = el("button", { type: "button" }, "If this is a task id: find out what happened to the task");
+  const ask = el("button", { type: "button" }, "If this is a task ID: find out what happened to the task");
   ask.addEventListener("click", async () => {
     ask.disabled = true;
     answer.replaceChildren(el("p", {}, "Asking the workers and the result backend …"));

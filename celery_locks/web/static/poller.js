@@ -1,7 +1,7 @@
 // Repeats a request while the page is visible; less often if the server is slow or unreachable.
 
 const MAX_INTERVAL = 30_000;
-const MIN_IDLE = 3; // a request takes at most a third of the time
+const INTERVAL_FACTOR = 3; // a request takes at most a third of the time
 
 export class Poller {
   // `request` returns a promise; `onError(error, nextIn)` is called if it fails, and polling goes on.
@@ -49,7 +49,7 @@ export class Poller {
     try {
       await this.request();
       this.failures = 0;
-      this.schedule(Math.max(this.interval, MIN_IDLE * (performance.now() - began)));
+      this.schedule(Math.max(this.interval, INTERVAL_FACTOR * (performance.now() - began)));
     } catch (error) {
       this.failures += 1;
       const pause = Math.max(

@@ -3,7 +3,7 @@
 import { openActionDialog } from "./action_dialog.js";
 import { get, post } from "./api.js";
 import { $, el, live, notify } from "./dom.js";
-import { holderElements, workerElements } from "./holder.js";
+import { holderElements, verdictLabel, workerElements } from "./holder.js";
 import { linkTo, route } from "./route.js";
 import { mayWrite, READ_ONLY, session } from "./session.js";
 import { readCompleted, completedFilter, drawCompleted } from "./completed.js";
@@ -104,7 +104,7 @@ function lockCards(found, withButtons) {
           "div",
           { class: "line-one" },
           el("a", { class: "name", href: linkTo({ view: "locks", lock: lock.name }) }, renderText(lock.name)),
-          el("span", { class: `badge ${lock.verdict}` }, lock.verdict),
+          el("span", { class: `badge ${lock.verdict}` }, verdictLabel(lock.verdict)),
           el("span", { class: "muted" }, `held for ${formatDuration(lock.held_for)}`),
         ),
         el("div", { class: "line-two" }, ...holderElements(lock.holder), ...workerElements(lock.holder)),
