@@ -29,7 +29,7 @@ from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import is_overdue
 from celery_locks.core.locks import Locks
 from celery_locks.integration.broker_search import find_lost_messages
-from celery_locks.integration.redis_broker import InDoubt, RedisBroker, Unacked, open_broker
+from celery_locks.integration.redis_broker import Inconclusive, RedisBroker, Unacked, open_broker
 from celery_locks.integration.worker_inspection import inspect_messages, outcome
 from celery_locks.types import Holder
 
@@ -101,7 +101,7 @@ class JobSearch:
         past = list(_lost_before(locks, {holder.task_id for holder in freed}))
         try:
             return self._of_redis(freed, past) if freed or past else [], ""
-        except InDoubt as doubt:
+        except Inconclusive as doubt:
             is_asked = freed or self.restore
             return [], f"The jobs of dead workers were not looked for: {doubt}." if is_asked else ""
 
@@ -136,7 +136,7 @@ class JobSearch:
                 self.app, [str(holder.task_id) for holder in holders], self.timeout
             )
             if stock.trouble:
-                raise InDoubt(stock.trouble)
+                raise Inconclusive(stock.trouble)
             found |= stock.task_ids
             if all(holder.worker in stock.queues for holder in holders):
                 break
@@ -166,7 +166,7 @@ class JobSearch:
             return Job(holder, "returns", what, message.returns_in)
         try:
             queues = broker.restore(message)
-        except InDoubt as doubt:  # the others may have been restored
+        except Inconclusive as doubt:  # the others may have been restored
             return Job(holder, "unknown", f"whether its message was put back is unknown: {doubt}.")
         if not queues:
             return Job(holder, "taken", "its message was acknowledged or delivered just now.")

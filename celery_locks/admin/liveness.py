@@ -118,7 +118,7 @@ def ask_workers(app: Any, locks: Iterable[LockInfo], *, arguments: bool = False)
 
 def ask_again(app: Any, roll: ActiveReport, *, arguments: bool = False) -> ActiveReport:
     """The same roll, but workers that did not answer are asked once more: they may be busy."""
-    silent = [worker for worker in roll.asked or () if not roll.answered(worker)]
+    silent = [worker for worker in roll.queried or () if not roll.answered(worker)]
     if roll.trouble or not silent:
         return roll
     return roll.merged(inspect_active(app, silent, arguments=arguments))
@@ -153,7 +153,7 @@ def _valid_for(holder: Holder, as_of: float, roll: ActiveReport | None) -> Activ
     """
     if roll is None or roll.at is None or roll.trouble or not holder.worker:
         return roll
-    is_asked = roll.asked is None or holder.worker in roll.asked
+    is_asked = roll.queried is None or holder.worker in roll.queried
     if not is_asked or holder.acquired_at >= roll.at:
         return None
     if not roll.answered(holder.worker) or holder.task_id in roll.running[holder.worker]:

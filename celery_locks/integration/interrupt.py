@@ -1,28 +1,28 @@
-"""How a lost lease reaches the code that is running under it.
+"""Raise the loss of a lease in the code that runs under it.
 
 ===================  ===========================================================================
 where the task runs  how ``LeaseLost`` (``LockRevoked``, if an operator took it) is raised in it
 ===================  ===========================================================================
 main thread          (prefork, solo) a signal; also a kernel timer at the lease's deadline, so that
-                     after a SIGSTOP or a suspended machine nothing more is done before the handler
-                     has run. C code that does not return is interrupted when it returns.
+                     after a SIGSTOP or a suspend the handler runs before any other code of the
+                     task. C code that does not return is interrupted when it returns.
 another thread       (threads) an asynchronous exception, at the next bytecode: a blocking call
                      ends first
-greenlet             (gevent) thrown in by the hub: a greenlet that computes is reached when it
-                     next yields
-greenthread          (eventlet) not at all: its hub takes nothing from other threads;
-                     ``self.lock.check()`` tells
+greenlet             (gevent) thrown by the hub: a greenlet that computes is reached when it next
+                     yields
+greenthread          (eventlet) not at all: its hub accepts nothing from other threads;
+                     ``self.lock.check()`` raises
 ===================  ===========================================================================
 
 In the main thread the timer also fires in a healthy task, every two thirds of the ttl, and the
-handler renews the lease to learn that it is still ours. It is not stopped when a task ends, and not
-set again for the next one if it fires early enough, so short tasks never touch it: it fires once
-more, perhaps while nothing runs, and then rests. Python code does not notice; a call into a C
-library that takes EINTR for an error may end early, as it may with any signal.
+handler renews the lease to learn whether it is still held. The timer is not stopped when a task
+ends, and not set again for the next task if it fires early enough, so short tasks never touch it:
+it fires once more, perhaps while nothing runs, and then stops. Python code does not notice; a call
+into a C library that takes EINTR for an error may end early, as it may with any signal.
 
 Nothing is raised once the task has ended. The signal is a real-time one that neither Celery nor
-billiard uses; where the system has none (macOS), prefork and solo tasks learn of a loss by
-``check()`` only.
+billiard uses. If the system has none (macOS), prefork and solo tasks learn of a loss only by
+``check()``.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTM
 
 
 class RemotelyRenewedLease(Lease):
-    """A lease that the worker's main process renews: past its deadline it asks the store itself."""
+    """A lease that the worker's main process renews; past its deadline it asks the store itself."""
 
     _longest = 0.0
 
     def retime(self, ttl: float, sent_at: float) -> None:
-        """Never longer than the main process renews it with, which knows nothing of this one."""
+        """Use at most the first ttl: the main process renews with that one."""
         self._longest = self._longest or self.ttl
         super().retime(min(ttl, self._longest), sent_at)
 
     def check(self) -> None:
         if self._end is None and now() >= self.deadline:
-            self.ask()
+            self.refresh()
         super().check()
 
     def check_renewable(self) -> None:
-        """Also past its deadline: whether it is lost is what the renewal asks."""
+        """Allow a renewal also past the deadline: it tells whether the lease is lost."""
         if self._end:
             super().check()
 
     @property
     def state(self) -> State:
-        """What is known here; the main process may have renewed it since."""
+        """The state known in this process; the main process may have renewed the lease since."""
         return self._end or State.HELD
 
-    def ask(self) -> None:
-        """Renew, which is the way to learn whether it is still ours. Sets LOST if it is not."""
+    def refresh(self) -> None:
+        """Renew, to learn whether the lease is still held. Sets LOST if it is not."""
         try:
             self.face.renew(self)
         except LeaseLost:
@@ -82,15 +82,16 @@ class RemotelyRenewedLease(Lease):
                 self.lose(f"it could not be renewed in time: {error}")
 
 
-Word = LeaseLost | StopRequested
+Interruption = LeaseLost | StopRequested
 
 
 class Interrupter:
-    """Of one run of a task, made in its thread before the lock is asked for.
+    """Raises a loss or a stop request in one run of a task.
 
-    ``arm`` before the task's own code and ``disarm`` after it: whether a loss, and a request to
-    stop, are raised in between. ``lost`` and ``stop`` are the lease's callbacks, from any thread.
-    As it is, it reaches nobody (eventlet); see the classes below.
+    It is created in the run's thread before the lock is acquired. ``arm`` is called before the
+    task's own code and ``disarm`` after it; errors are raised only in between. ``lost`` and
+    ``stop`` are the lease's callbacks, called in any thread. This base class raises nothing
+    (eventlet); see the classes below.
     """
 
     _raises = _stops = False
@@ -109,12 +110,12 @@ class Interrupter:
         if self._stops:
             self._deliver(error)
 
-    def _deliver(self, word: Word) -> None:
-        """Raise it in the task, from another thread: its own ``check()`` raises by itself."""
+    def _deliver(self, error: Interruption) -> None:
+        """Raise it in the task, from another thread: in its own thread ``check()`` raises."""
 
 
 def interrupter_here() -> Interrupter:
-    """For a task in the thread, or greenlet, that calls."""
+    """Return an interrupter for a task in the calling thread or greenlet."""
     if _is_green():
         return _Greenlet() if _is_gevent() else Interrupter()
     return _MainThread() if SIGNAL and threading.get_ident() == _main_thread else _OtherThread()
@@ -124,7 +125,7 @@ _main_thread = threading.main_thread().ident
 
 
 def _after_fork() -> None:
-    """The thread that forked is the child's main one; a kernel timer is not inherited."""
+    """Reset: the forking thread is the child's main one, and kernel timers are not inherited."""
     global _main_thread, _timer
     _main_thread, _timer = threading.get_ident(), None
 
@@ -134,70 +135,70 @@ os.register_at_fork(after_in_child=_after_fork)
 
 # Main thread: prefork children and solo.
 
-# With what to raise in them; outermost first: a locked task may call another one directly.
+# Leases with what to raise for each; outermost first: a locked task may call another directly.
 _running: dict[Lease, set[str]] = {}
 _timer: _Timer | None = None
 
 
 class _MainThread(Interrupter):
-    """Whoever learns of a loss elsewhere sends the signal; its handler looks, and raises.
+    """Sends a signal to the main thread; its handler checks the leases and raises.
 
-    Also without anything to raise: a lease kept elsewhere must be marked, which the handler does.
+    The signal is sent also if nothing is raised: the handler marks a remotely renewed lease lost.
     """
 
     _lease: Lease | None = None
 
     def __init__(self) -> None:
         global _timer
-        # The worker's main process may send the signal as soon as the lock is asked for.
+        # The worker's main process may send the signal as soon as the lock is requested.
         if _timer is None:
             signal.signal(SIGNAL, _on_signal)
             _timer = _Timer()
 
     def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
         self._raises, self._stops, self._lease = raises, stops, lease
-        words = _running[lease] = {"lost"} if raises else set()
+        kinds = _running[lease] = {"lost"} if raises else set()
         if stops:
-            words.add("stop")
+            kinds.add("stop")
         if _timer and _due(lease) < _timer.fires_at:
             _timer.fire_at(min(map(_due, _running)))
 
     def disarm(self) -> None:
         if self._lease:
             _running.pop(self._lease, None)
-            self._lease = None  # which knows us: no cycle shall be left of a task that has ended
+            self._lease = None  # breaks the reference cycle with the lease
 
-    def _deliver(self, word: Word) -> None:
+    def _deliver(self, error: Interruption) -> None:
         if threading.get_ident() != _main_thread:
             signal.pthread_kill(_main_thread or 0, SIGNAL)
 
 
 def _due(lease: Lease) -> float:
-    """At the deadline; one kept elsewhere is asked for, and more than once, before its end."""
+    """The deadline; earlier for a remotely renewed lease, so that it is refreshed in time."""
     early = lease.ttl / 3 if isinstance(lease, RemotelyRenewedLease) else 0.0
     return lease.deadline - early
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
     if _timer:
-        _timer.fires_at = math.inf  # or it was not the timer, and it fires once for nothing
+        _timer.fires_at = math.inf  # if the signal is not the timer's, it fires once for nothing
     for lease in tuple(_running):
         if isinstance(lease, RemotelyRenewedLease):
-            lease.ask()
-        # Forgotten when raised: the exception may meet the task on its way out, where nobody would.
+            lease.refresh()
+        # Removed when raised: the exception may reach the task while it ends, before disarm().
         if lease.state is State.LOST and "lost" in _running.pop(lease, ()):
-            _wake_for_all()
+            _set_timer()
             lease.check()
-        words = _running.get(lease, set())
-        if lease.stop_requested and "stop" in words:
-            words.discard("stop")
-            _wake_for_all()
+        kinds = _running.get(lease, set())
+        if lease.stop_requested and "stop" in kinds:
+            kinds.discard("stop")
+            _set_timer()
             lease.check()
-    _wake_for_all()
+    _set_timer()
 
 
-def _wake_for_all() -> None:
-    """Not at once again, where asking did not help: there is time until the deadline."""
+def _set_timer() -> None:
+    """Set the timer for all leases; after a pause if a refresh did not help."""
     if _timer and _running:
         pause = min(min(lease.ttl / 10, lease.deadline - now()) for lease in _running)
         _timer.fire_at(max(now() + pause, min(map(_due, _running))))
@@ -218,12 +219,13 @@ class _Timer:
         ):
             raise OSError(ctypes.get_errno(), "timer_create failed")
         self.fires_at = math.inf
-        # At exit Python gives up its handlers, and a signal without one ends the process.
+        # At exit Python removes its handlers, and a signal without one kills the process.
         atexit.register(self._stop)
 
     def fire_at(self, moment: float) -> None:
-        """Once, on ``clock.now``; known after it is set, for the handler may come in between."""
+        """Fire once at a time of ``clock.now``."""
         self._set(max(0.01, moment - now()))
+        # Assigned after the timer is set: the handler may run in between.
         self.fires_at = moment
 
     def _stop(self) -> None:
@@ -231,7 +233,7 @@ class _Timer:
             self._set(0.0)
 
     def _set(self, seconds: float) -> None:
-        """After so long; 0 for never."""
+        """Set the timer to fire after ``seconds``; 0 stops it."""
         whole = int(seconds)
         value = _TimerSpec(0, 0, whole, int((seconds - whole) * 1e9))
         self._libc.timer_settime(self._id, 0, ctypes.byref(value), None)
@@ -259,13 +261,16 @@ class _SignalEvent(ctypes.Structure):
 
 
 class InjectedError(LockError):
-    """An error as it is raised from outside; whoever armed turns it into the ``plain`` one."""
+    """An error raised from another thread; ``Execution`` replaces it by the ``plain`` one."""
 
-    plain: Word
+    plain: Interruption
 
 
-def _without_arguments(error: Word) -> type[InjectedError]:
-    """The interpreter takes a class and makes the instance itself; caught as what it stands for."""
+def _without_arguments(error: Interruption) -> type[InjectedError]:
+    """Make a class that needs no arguments: the interpreter takes a class and instantiates it.
+
+    It is a subclass of the error's own class, so that the task can catch it.
+    """
     kind: Any = type(error)
 
     def __init__(self: Any) -> None:
@@ -275,6 +280,8 @@ def _without_arguments(error: Word) -> type[InjectedError]:
 
 
 class _OtherThread(Interrupter):
+    """Sets an asynchronous exception in the thread of the task."""
+
     _is_delivered = False
 
     def __init__(self) -> None:
@@ -286,18 +293,18 @@ class _OtherThread(Interrupter):
             self._raises, self._stops = raises, stops
 
     def disarm(self) -> None:
-        """From then on nothing is raised, not even what was delivered and not raised yet."""
+        """Raise nothing from now on, also not what was delivered and not raised yet."""
         with self._lock:
             self._raises = self._stops = False
         if self._is_delivered:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), None)
 
-    def _deliver(self, word: Word) -> None:
+    def _deliver(self, error: Interruption) -> None:
         with self._lock:
             if threading.get_ident() != self._home and (self._raises or self._stops):
                 self._is_delivered = True
-                error = ctypes.py_object(_without_arguments(word))
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), error)
+                kind = ctypes.py_object(_without_arguments(error))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), kind)
 
 
 # Greenlets.
@@ -311,23 +318,23 @@ def _is_gevent() -> bool:
 
 @cache
 def _is_green() -> bool:
-    """Whether tasks are greenlets; no thread becomes one once tasks run."""
+    """Whether tasks are greenlets; this cannot change once tasks run."""
     patcher = sys.modules.get("eventlet.patcher")
     return _is_gevent() or bool(patcher and patcher.is_monkey_patched("thread"))
 
 
 class _Greenlet(Interrupter):
-    """Of gevent."""
+    """Throws the error into the task's greenlet (gevent)."""
 
     def __init__(self) -> None:
         gevent: Any = sys.modules["gevent"]
         self._hub, self._task = gevent.get_hub(), gevent.getcurrent()
         self._home = threading.get_ident()
 
-    def _deliver(self, word: Word) -> None:
+    def _deliver(self, error: Interruption) -> None:
         if threading.get_ident() != self._home:
-            self._hub.loop.run_callback_threadsafe(self._throw, word)
+            self._hub.loop.run_callback_threadsafe(self._throw, error)
 
-    def _throw(self, word: Word) -> None:
+    def _throw(self, error: Interruption) -> None:
         if self._raises or self._stops:
-            self._task.throw(word)
+            self._task.throw(error)

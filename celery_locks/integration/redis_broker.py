@@ -1,8 +1,9 @@
-"""What kombu keeps in a Redis broker: the messages in queues and those not acknowledged yet.
+"""The messages that kombu keeps in a Redis broker: queued and unacknowledged ones.
 
-Read in small steps, so that nobody else waits for it. A message that a worker has fetched is in a
-hash (``unacked``, by delivery tag), and the time of its delivery in an index (``unacked_index``).
-When that time is a visibility timeout ago, kombu puts the message back into its queue.
+They are read in small steps, so that the server stays responsive. A message that a worker has
+fetched is in a hash (``unacked``, by delivery tag), and the time of its delivery in an index
+(``unacked_index``). When that time is a visibility timeout ago, kombu restores the message to its
+queue.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 SOCKET_TIMEOUT = 10.0
-_STEP = 100  # what the broker is asked for at once
-_LONGEST = 60.0  # seconds for one look; then the queues are too long
+_STEP = 100  # messages per call
+_LONGEST = 60.0  # seconds for one search; if it takes longer, the queues are too long
 
 # restore: move a message from the unacknowledged ones into its queues, as kombu does.
 # KEYS 1 unacked  2 unacked_index  3... the lists of its queues
 # ARGV 1 delivery tag  2 the entry as it was read  3 the time of its delivery  4 the message
-# returns 1 moved, 0 not there any more: acknowledged, restored by kombu, or delivered again since
+# returns 1 moved, 0 no longer there: acknowledged, restored by kombu, or delivered again since
 _RESTORE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 local delivered_at = redis.call('ZSCORE', KEYS[2], ARGV[1])
@@ -36,8 +37,8 @@ return 1
 """
 
 
-class InDoubt(Exception):
-    """Nothing can be said, for the reason given."""
+class Inconclusive(Exception):
+    """The broker cannot be read completely; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +55,28 @@ class Unacked:
 
     @property
     def returns_in(self) -> float:
-        """Seconds until kombu may put it back by itself."""
+        """Seconds until kombu may restore it."""
         return max(0.0, self.delivered_at + self.visibility_timeout - time.time())
 
 
 def expect_one_server(connection: Any) -> None:
     if len(connection.alt) > 1 and connection.transport_cls != "sentinel":
-        raise InDoubt("broker_url names several servers, and a message may be on another")
+        raise Inconclusive("broker_url names several servers, and a message may be on another")
 
 
 def ids_in(message: Any) -> Iterator[str]:
-    """By either of the two that Celery writes; messages of the first protocol have no headers."""
-    for part, word in (("headers", "id"), ("properties", "correlation_id")):
-        if task_id := (message.get(part) or {}).get(word):
+    """Yield the task id from both fields of Celery; messages of protocol 1 have no headers."""
+    for part, field in (("headers", "id"), ("properties", "correlation_id")):
+        if task_id := (message.get(part) or {}).get(field):
             yield task_id
 
 
 @contextmanager
 def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
-    """The broker that the workers read from; InDoubt if it cannot be asked."""
+    """Connect to the broker that the workers read from; raises Inconclusive if it cannot."""
     with app.connection_for_read(connect_timeout=timeout) as connection:
         if (kind := connection.transport.driver_type) != "redis":
-            raise InDoubt(f"a broker of type {kind!r} cannot be asked")
+            raise Inconclusive(f"a broker of type {kind!r} cannot be asked")
         errors = (OperationalError, *connection.connection_errors, *connection.channel_errors)
         try:
             connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT)
@@ -85,7 +86,7 @@ def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
             broker.expect_acknowledging()
             yield broker
         except errors as error:
-            raise InDoubt(f"the broker gives no answer: {error}") from error
+            raise Inconclusive(f"the broker gives no answer: {error}") from error
 
 
 class RedisBroker:
@@ -98,25 +99,27 @@ class RedisBroker:
         self._ends = time.monotonic() + _LONGEST
 
     def expect_acknowledging(self, unread: Iterable[str] = ()) -> None:
-        """``unread`` are queues that some worker reads without acknowledging."""
+        """Raise if messages are consumed without acknowledging; ``unread`` names such queues."""
         names = list(unread)
         if names or not self._channel.ack_emulation:
             what = f"queue {names[0]!r} is" if names else "the queues are"
-            raise InDoubt(f"{what} read without acknowledging, so what workers have is not seen")
+            raise Inconclusive(
+                f"{what} read without acknowledging, so messages in workers cannot be seen"
+            )
 
     def messages(self, queues: Iterable[str]) -> Iterator[Any]:
-        """In the order that a message moves: out of a list, to those not acknowledged."""
+        """Yield all messages in the order in which one moves: from a list to the unacknowledged."""
         keys = {
             self._channel._q_for_pri(queue, priority)
             for queue in {*queues, *self._bound_queues()}
             for priority in self._channel.priority_steps
         }
         for key in sorted(keys):
-            yield from self._listed(key)
+            yield from self._read_list(key)
         yield from (json.loads(entry)[0] for _, entry in self._unacked())
 
     def unacked(self, task_ids: Iterable[str]) -> dict[str, list[Unacked]]:
-        """The unacknowledged messages of these tasks; usually one of each, or none."""
+        """Return the unacknowledged messages of these tasks; usually one each, or none."""
         wanted, found = set(task_ids), dict[str, list[Unacked]]()
         for tag, entry in dict(self._unacked_of(wanted)).items():
             if (delivered_at := self._delivered_at(tag)) is None:
@@ -133,15 +136,16 @@ class RedisBroker:
                 yield tag, entry
 
     def restore(self, message: Unacked) -> list[str]:
-        """Put it back into its queues now, if nobody touched it since it was read; [] if so.
+        """Restore a message to its queues, unless it changed since it was read.
 
-        Returns the names of the queues. The next worker that is free gets it, as when kombu does
-        it. Atomic: kombu's own restore watches the same hash, so it is done by one of the two.
+        Returns the names of the queues; [] if it changed. The next free worker gets the message,
+        as when kombu restores it. Atomic: kombu watches the same hash, so only one of them moves
+        it.
         """
         payload, exchange, routing_key = json.loads(message.entry)
         queues = self._queues_of(exchange, routing_key)
         if not queues:
-            raise InDoubt(f"no queue is bound to {routing_key!r} of exchange {exchange!r}")
+            raise Inconclusive(f"no queue is bound to {routing_key!r} of exchange {exchange!r}")
         priority = self._channel._get_message_priority(payload, reverse=False)
         names = [self._channel.unacked_key, self._channel.unacked_index_key]
         names += [self._channel._q_for_pri(queue, priority) for queue in queues]
@@ -151,11 +155,11 @@ class RedisBroker:
         try:
             moved = self._client.execute_command("EVAL", _RESTORE, len(keys), *keys, *args)
         except (*transport.connection_errors, *transport.channel_errors) as error:
-            raise InDoubt(f"the broker gives no answer: {error}") from error
+            raise Inconclusive(f"the broker gives no answer: {error}") from error
         return queues if moved else []
 
     def _queues_of(self, exchange: str, routing_key: str) -> list[str]:
-        """By the bindings in the broker; a row of a topic exchange has a pattern."""
+        """Look up the bindings in the broker; a row of a topic exchange has a pattern."""
         if not exchange:
             return [routing_key] if routing_key else []
         return sorted(
@@ -169,8 +173,8 @@ class RedisBroker:
         score: float | None = self._client.zscore(key, tag)
         return score
 
-    def _listed(self, key: str) -> Iterator[Any]:
-        """From the end that new ones come in at: those that come meanwhile hide none."""
+    def _read_list(self, key: str) -> Iterator[Any]:
+        """Read from the end where new messages arrive, so that these hide no others."""
         start = 0
         while True:
             self._check_time()
@@ -181,7 +185,7 @@ class RedisBroker:
             start += len(chunk)
 
     def _unacked(self) -> Iterator[tuple[str, bytes]]:
-        """Delivery tags with their entries: [message, exchange, routing key] as JSON."""
+        """Yield delivery tags with their entries: [message, exchange, routing key] as JSON."""
         key, cursor = self._key("HSCAN", self._channel.unacked_key), 0
         while True:
             self._check_time()
@@ -191,7 +195,7 @@ class RedisBroker:
                 return
 
     def _bound_queues(self) -> Iterator[str]:
-        """Every queue that anybody declared; one that nobody reads is known here only."""
+        """Yield every declared queue; one without consumers is known only by its binding."""
         prefix = self._channel.global_keyprefix + self._channel.keyprefix_queue % ""
         pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", 0
         while True:
@@ -204,18 +208,18 @@ class RedisBroker:
                 return
 
     def _key(self, command: str, key: str) -> str:
-        """kombu's client puts its prefix before the keys of some commands by itself."""
+        """Add the key prefix, unless kombu's client adds it for this command itself."""
         if command in getattr(self._client, "PREFIXED_SIMPLE_COMMANDS", ()):
             return key
         return f"{self._channel.global_keyprefix}{key}"
 
     def _check_time(self) -> None:
         if time.monotonic() > self._ends:
-            raise InDoubt(f"the queues are too long to be read in {_LONGEST:g} s")
+            raise Inconclusive(f"the queues are too long to be read in {_LONGEST:g} s")
 
 
 def _redelivered(payload: Any) -> str:
-    """The message with the mark that kombu sets when it restores one; other tasks rely on it."""
+    """Return the message with the mark that kombu sets on a restored one; other tasks need it."""
     for part in (payload.get("headers"), payload.get("properties", {}).get("delivery_info")):
         if isinstance(part, dict):
             part["redelivered"] = True

@@ -24,7 +24,7 @@ def connect() -> None:
     signals.worker_init.connect(remote.register)
     signals.worker_init.connect(task_events.follow_worker)
     signals.worker_init.connect(places.release_on_revoke)
-    signals.worker_ready.connect(startup.announce)
+    signals.worker_ready.connect(startup.log_locks)
     signals.task_revoked.connect(_when_a_message_is_revoked)
     lifecycle.at_end_of_child(_settle)
 

@@ -46,14 +46,14 @@ class Workers:
     def about(self, lock: LockInfo) -> Got[ActiveReport]:
         """The last answer, if this lock's workers were asked; else they are, and waited for."""
         latest, names = self.latest(), {one.worker for one in lock.holders if one.worker}
-        is_asked = latest and (latest.value.asked is None or names <= latest.value.asked)
+        is_asked = latest and (latest.value.queried is None or names <= latest.value.queried)
         return latest if latest and is_asked else self._shared.fresh()
 
     def as_dict(self, got: Got[ActiveReport] | None) -> dict[str, Any]:
         """For people: how many were asked and answered, how long ago, or why nobody was."""
         roll = got.value if got else ActiveReport()
         return {
-            "asked": len(roll.asked or ()),
+            "asked": len(roll.queried or ()),
             "answered": len(roll.running),
             "age": self._shared.age(got) if got else None,
             "trouble": roll.trouble,
