@@ -20,7 +20,7 @@ from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import signals as hooks
-from celery_locks.integration.execution import current_execution
+from celery_locks.integration.current import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed

@@ -174,7 +174,7 @@ class _MainThread(Interrupter):
 
 
 def _due(lease: Lease) -> float:
-    """The deadline; earlier for a remotely renewed lease, so that it is refreshed in time."""
+    """Return the deadline; earlier for a remotely renewed lease, which is refreshed in time."""
     early = lease.ttl / 3 if isinstance(lease, RemotelyRenewedLease) else 0.0
     return lease.deadline - early
 

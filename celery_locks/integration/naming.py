@@ -8,6 +8,7 @@ from typing import Any
 from celery_locks import keys
 from celery_locks.errors import LockUsageError
 from celery_locks.options import Key, LockOptions
+from celery_locks.types import QUEUED
 
 BY_ARGUMENTS = "*"  # the key of ``@single_instance`` without ``key=``
 
@@ -32,6 +33,16 @@ def lock_name(
         return _name(task, options.key, args, kwargs)
     except LockUsageError as error:
         raise LockUsageError(f"task {task.name}: {error}") from error.__cause__
+
+
+def queue_name(
+    task: Any, lock: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str | None:
+    """Return the name of a message's reservation; None for locks by task id."""
+    if lock.key is None:
+        return None
+    name = lock_name(task, lock, args, kwargs)
+    return name + QUEUED if name and lock.scope == "queued" else name
 
 
 def _name(

@@ -17,7 +17,7 @@ from celery.worker.request import Request
 
 from celery_locks.core.operations import new_token
 from celery_locks.integration.headers import give_token, remove_token
-from celery_locks.integration.reservation import release_reservation_of
+from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.supervisor import supervisor
 
 
@@ -52,7 +52,7 @@ class LockRequest(Request):  # type: ignore[misc]
         comes_again = self.task.acks_late and self.task.reject_on_worker_lost
         if not comes_again and isinstance(error, WorkerLostError | Terminated | TimeLimitExceeded):
             # It may have died before it acquired its lock, so that the reservation remains.
-            release_reservation_of(self._context, self.task.app)
+            Reservation.of(self._context, self.task.app).release()
         return super().on_failure(exc_info, *args, **kwargs)
 
 

@@ -13,8 +13,9 @@ from celery_locks.core.renewer import renewer
 from celery_locks.integration import celery_events as task_events
 from celery_locks.integration import control as remote
 from celery_locks.integration import lifecycle, startup
-from celery_locks.integration import reservation as places
-from celery_locks.integration.execution import look_for_plain_tasks
+from celery_locks.integration.current import look_for_plain_tasks
+from celery_locks.integration.reservation import Reservation
+from celery_locks.integration.revoked import release_on_revoke
 
 
 def connect() -> None:
@@ -23,9 +24,9 @@ def connect() -> None:
     signals.worker_process_init.connect(look_for_plain_tasks)
     signals.worker_init.connect(remote.register)
     signals.worker_init.connect(task_events.follow_worker)
-    signals.worker_init.connect(places.release_on_revoke)
+    signals.worker_init.connect(release_on_revoke)
     signals.worker_ready.connect(startup.log_locks)
-    signals.task_revoked.connect(_when_a_message_is_revoked)
+    signals.task_revoked.connect(_release_revoked)
     lifecycle.at_end_of_child(_settle)
 
 
@@ -34,8 +35,8 @@ def _settle() -> None:
     renewer.wait_idle(3.0)
 
 
-def _when_a_message_is_revoked(
+def _release_revoked(
     sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
 ) -> None:
     if not terminated:
-        places.release_reservation_of(request, sender.app)
+        Reservation.of(request, sender.app).release()

@@ -292,7 +292,7 @@ def test_a_publisher_that_died_after_it_sent_a_replacement_leaves_one_run(
     lock = {**REPLACE, "scope": scope}
     with busy(rig):
         first = rig.task("sent").apply_async([key, "first"], lock=lock)
-        monkeypatch.setattr(publishing._Publication, "_tell_replaced", lambda *_: None)
+        monkeypatch.setattr(publishing._Publication, "_mark_replaced", lambda *_: None)
         second = rig.task("sent").apply_async([key, "second"], lock=lock)
     assert second.get(timeout=PATIENCE) == "second"
     with pytest.raises(TaskRevokedError):

@@ -15,7 +15,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.integration import supervisor as module
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER
-from celery_locks.integration.reservation import _Revoked
+from celery_locks.integration.revoked import RevokedTasks
 from celery_locks.integration.supervised_task import SupervisedTask
 from celery_locks.integration.supervisor import ChildSupervisor
 from celery_locks.store.commands.locks import reservation_token
@@ -107,7 +107,7 @@ def test_a_revoked_id_that_fails_costs_the_others_nothing(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids of a revoke are anybody's: some can be no task's id, and some cannot be looked up."""
-    locks, revoked = locks_of(app), _Revoked()
+    locks, revoked = locks_of(app), RevokedTasks()
     for name in ("bad", "good"):
         holder = Holder(task_id=name, task="job", retries=-1)
         locks.perform(locks.commands.acquire(LockSpec(name, 600), reservation_token(name), holder))
