@@ -25,7 +25,7 @@ from typing import Any
 from celery_locks import events, settings
 from celery_locks.clock import now
 from celery_locks.events import LockEvent
-from celery_locks.integration import lifecycle
+from celery_locks.integration.signals import at_end_of_child
 
 logger = logging.getLogger("celery_locks")
 
@@ -55,7 +55,7 @@ def follow_worker(sender: Any = None, **_: Any) -> None:
     event_sender = EventSender(sender.app, sender.hostname)
     _subscription = events.subscribe(event_sender)
     os.register_at_fork(after_in_child=event_sender.after_fork)
-    lifecycle.at_end_of_child(event_sender.wait_idle)
+    at_end_of_child(event_sender.wait_idle)
     atexit.register(event_sender.wait_idle)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery._state import get_current_task
 
-from celery_locks.core.owners import set_task_lookup
 from celery_locks.types import Holder, this_process
 
 if TYPE_CHECKING:
@@ -60,6 +59,3 @@ def holder_of(task: Any, request: Any, **details: Any) -> Holder:
         pid=process.pid,
         **details,
     )
-
-
-set_task_lookup(task_here)

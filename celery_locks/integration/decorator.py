@@ -19,9 +19,9 @@ from celery.local import PromiseProxy, Proxy
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.integration import signals as hooks
 from celery_locks.integration.current import current_execution
 from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.signals import install
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
 from celery_locks.options import Reuse
@@ -91,6 +91,7 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
 
     Raises ``LockUsageError`` if an option is wrong or has no effect.
     """
+    install()
     values = {"key": BY_ARGUMENTS, **lock_options.checked(options, "@single_instance")}
     if target is None:
         return lambda it: _apply(it, values)
@@ -188,7 +189,7 @@ def _lock_attributes(cls: Any) -> dict[str, Any]:
     }
 
 
-def _watch_new_tasks() -> None:
+def wrap_bind() -> None:
     """Lock each marked task when Celery binds it to an app, before anybody can publish it.
 
     Every task passes ``Task.bind``, however and whenever it is made: below or above other
@@ -207,8 +208,3 @@ def _watch_new_tasks() -> None:
         return bound
 
     Task.bind = classmethod(bind)
-
-
-_watch_new_tasks()
-# Not with the first task: a marked one becomes a LockedTask when it runs, at the latest.
-hooks.connect()

@@ -16,7 +16,6 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.null_lease import NullLease
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
-from celery_locks.integration import signals as hooks
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.current import current_execution, current_lease
 from celery_locks.integration.execution import Execution
@@ -25,6 +24,7 @@ from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.pending import pending
 from celery_locks.integration.publishing import as_sent, publish
 from celery_locks.integration.reservation import Reservation
+from celery_locks.integration.signals import install
 from celery_locks.integration.task_checks import (
     ATTRIBUTES,
     MISPLACED,
@@ -93,6 +93,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        install()
         where = f"task {cls.__name__}"
         options = {
             option: vars(cls)[name] for name, option in ATTRIBUTES.items() if name in vars(cls)
@@ -116,7 +117,6 @@ class LockedTask(_TypedTask[P, R_co]):
     @classmethod
     def bind(cls, app: Any) -> Any:
         bound = super().bind(app)
-        hooks.connect()
         cls._lock_watch_start()
         if cls._lock_values:
             check_task(app._tasks.get(cls.name) or cls(), app)

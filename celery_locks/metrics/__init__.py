@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
 from celery_locks.core.locks import Locks
-from celery_locks.integration import lifecycle
+from celery_locks.integration import signals
 from celery_locks.integration.task import LockedTask
 from celery_locks.metrics.recorder import Recorder
 
@@ -48,12 +48,12 @@ def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> 
     uninstall()
     _recorder = Recorder(partial(locks_of, where))
     _unsubscribe = events.subscribe(_recorder)
-    lifecycle.at_end_of_child(_settle)
+    signals.at_end_of_child(_settle)
     if port is not None:
         # Now, so that a missing prometheus_client fails here and not when the worker is ready.
         from celery_locks.metrics import collector
 
-        lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
+        signals.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
     return uninstall
 
 
