@@ -13,6 +13,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
+from celery_locks.integration.internals import RedisChannel
 from celery_locks.store.broker import BrokerStore
 from celery_locks.text import printable
 
@@ -25,10 +26,10 @@ class UnackedMessage:
     """The unacknowledged message of a running task on a Redis broker."""
 
     def __init__(self, request: Any) -> None:
-        channel = request.message.channel
+        channel = RedisChannel(request.message.channel)
         self._request = request
-        self._broker = _broker_of(channel)
-        self._key = (getattr(channel, "global_keyprefix", "") or "") + channel.unacked_index_key
+        self._broker = _broker_of(request.message.channel)
+        self._key = channel.key_prefix + channel.unacked_index_key
         self._tag = request.message.delivery_tag
         self.interval = max(0.2, channel.visibility_timeout / 3)
         self.due = now() + self.interval
@@ -37,7 +38,7 @@ class UnackedMessage:
     def of(cls, request: Any) -> UnackedMessage | None:
         """Return the message of a request; None if the broker is not Redis."""
         channel = getattr(request.message, "channel", None)
-        return cls(request) if hasattr(channel, "unacked_index_key") else None
+        return cls(request) if RedisChannel.is_redis(channel) else None
 
     def keep_invisible(self) -> None:
         """Postpone the redelivery; called in the background thread. Never raises."""

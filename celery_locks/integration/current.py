@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from celery._state import get_current_task
-
+from celery_locks.integration.internals import get_current_task
 from celery_locks.types import Holder, this_process
 
 if TYPE_CHECKING:

@@ -13,13 +13,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from celery import Task, current_task
-from celery.local import PromiseProxy, Proxy
+from celery import Task
 
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.current import current_execution
+from celery_locks.integration.internals import (
+    is_lazy_task,
+    is_shared_task,
+    rebuild_trace,
+    registered_task,
+    running_task,
+    when_evaluated,
+)
 from celery_locks.integration.naming import BY_ARGUMENTS
 from celery_locks.integration.signals import install
 from celery_locks.integration.task import MARK, LockedTask
@@ -99,11 +106,10 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
 
 
 def _apply(target: Any, options: dict[str, Any]) -> Any:
-    kind = type(target)
-    if kind is PromiseProxy:
-        target.__then__(lambda: _lock_above(target._get_current_object(), options))
+    if is_lazy_task(target):
+        when_evaluated(target, lambda task: _lock_above(task, options))
         return target
-    if kind is Proxy:
+    if is_shared_task(target):
         raise LockUsageError("@single_instance cannot stand above @shared_task; write it below")
     if isinstance(target, Task):
         _lock_above(target, options)
@@ -153,7 +159,7 @@ def _mark(function: Any, options: dict[str, Any]) -> Any:
 
 def _lock_and_run(locked: Any, options: dict[str, Any], args: Any, kwargs: Any) -> Any:
     """Lock a task that was put into the registry by hand and never bound, and run it."""
-    task = current_task._get_current_object() if current_task else None
+    task = running_task()
     if task is None or getattr(task.run, MARK, None) is not options:
         raise LockUsageError(
             f"{locked.__qualname__} is marked with @single_instance but is no task, so nothing "
@@ -173,7 +179,7 @@ def make_locked(task: Any, options: dict[str, Any]) -> None:
         body = {"__module__": cls.__module__, **_lock_attributes(cls)}
         task.__class__ = type(cls.__name__, (LockedTask, cls), body)
         type(task)._lock_watch_start()
-        task.__trace__ = None
+        rebuild_trace(task)
     type(task)._lock_values = {**options, **type(task)._lock_values}
     type(task)._lock_own = {**options, **type(task)._lock_own}
     check_task(task, task.app)
@@ -189,22 +195,9 @@ def _lock_attributes(cls: Any) -> dict[str, Any]:
     }
 
 
-def wrap_bind() -> None:
-    """Lock each marked task when Celery binds it to an app, before anybody can publish it.
-
-    Every task passes ``Task.bind``, however and whenever it is made: below or above other
-    decorators, by ``shared_task``, by ``register_task``, also after the app was finalised.
-    Celery has no signal for that.
-    """
-    plain_bind = Task.bind.__func__
-
-    @functools.wraps(plain_bind)
-    def bind(cls: Any, app: Any) -> Any:
-        bound = plain_bind(cls, app)
-        task = app._tasks.get(cls.name)
-        options = getattr(cls.run, MARK, None)
-        if options is not None and type(task) is cls and not isinstance(task, LockedTask):
-            make_locked(task, options)
-        return bound
-
-    Task.bind = classmethod(bind)
+def lock_if_marked(cls: Any, app: Any) -> None:
+    """Lock a marked task when Celery binds it to an app, before anybody can publish it."""
+    task = registered_task(app, cls.name)
+    options = getattr(cls.run, MARK, None)
+    if options is not None and type(task) is cls and not isinstance(task, LockedTask):
+        make_locked(task, options)

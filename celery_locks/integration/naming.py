@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_locks import keys
 from celery_locks.errors import LockUsageError
+from celery_locks.integration.internals import dump_models
 from celery_locks.options import Key, LockOptions
 from celery_locks.types import QUEUED
 
@@ -52,9 +53,7 @@ def _name(
         # Celery's own tasks (chord_unlock and others) take no lock.
         is_job = task.request.id and not task.name.startswith("celery.")
         return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
-    dump = getattr(task, "_dump_pydantic_arguments", None)
-    if dump is not None:  # the worker gets mappings where the caller passes models
-        args, kwargs = dump(args, kwargs)
+    args, kwargs = dump_models(task, args, kwargs)
     if callable(key):
         return keys.from_callable(key, args, kwargs)
     parameters = parameters_of(task)

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 
 from celery_locks import events, policy
 from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
+from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.policy import Decision, Situation
 from celery_locks.store.commands.locks import Done, budget_of, ended
 from celery_locks.text import printable
@@ -187,5 +188,4 @@ class NotAcquired:
 
 def _is_readable(backend: Any) -> bool:
     """Whether results can be read here: those of ``rpc`` go only to the caller."""
-    is_for_caller = type(backend).__module__ == "celery.backends.rpc"
-    return not (is_for_caller or isinstance(backend, DisabledBackend))
+    return not (sends_results_to_caller(backend) or isinstance(backend, DisabledBackend))

@@ -35,6 +35,7 @@ from celery_locks.core.operations import AcquireRequest
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
+from celery_locks.integration.internals import check_arguments
 from celery_locks.integration.naming import queue_name
 from celery_locks.integration.reservation import REPLACES, Reservation
 from celery_locks.integration.times import seconds_until
@@ -113,8 +114,7 @@ class _Publication:
         except Exception:
             if self.id_is_frozen:
                 return None  # the run fails with the same error, where those who wait see it
-            if self.task.typing:
-                self.task.__header__(*args, **kwargs)  # raises first if the call itself is wrong
+            check_arguments(self.task, args, kwargs)  # raises first if the call itself is wrong
             raise
 
     def run(self) -> Any:

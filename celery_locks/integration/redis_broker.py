@@ -18,6 +18,8 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
+from celery_locks.integration.internals import RedisChannel
+
 SOCKET_TIMEOUT = 10.0
 _STEP = 100  # messages per call
 _LONGEST = 60.0  # seconds for one search; if it takes longer, the queues are too long
@@ -90,18 +92,18 @@ def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
 
 
 class RedisBroker:
-    """The broker's messages, over a channel of kombu's."""
+    """The messages of a Redis broker, read over a channel of kombu."""
 
     def __init__(self, channel: Any, event_exchange: str = "") -> None:
-        self._channel = channel
-        self._client = channel._create_client()
+        self._channel = RedisChannel(channel)
+        self._client = self._channel.make_client()
         self._event_exchange = event_exchange
         self._ends = time.monotonic() + _LONGEST
 
     def expect_acknowledging(self, unread: Iterable[str] = ()) -> None:
         """Raise if messages are consumed without acknowledging; ``unread`` names such queues."""
         names = list(unread)
-        if names or not self._channel.ack_emulation:
+        if names or not self._channel.acknowledges:
             what = f"queue {names[0]!r} is" if names else "the queues are"
             raise Inconclusive(
                 f"{what} read without acknowledging, so messages in workers cannot be seen"
@@ -109,12 +111,10 @@ class RedisBroker:
 
     def messages(self, queues: Iterable[str]) -> Iterator[Any]:
         """Yield all messages in the order in which one moves: from a list to the unacknowledged."""
-        keys = {
-            self._channel._q_for_pri(queue, priority)
-            for queue in {*queues, *self._bound_queues()}
-            for priority in self._channel.priority_steps
-        }
-        for key in sorted(keys):
+        all_queues = {*queues, *self._bound_queues()}
+        for key in sorted(
+            {name for queue in all_queues for name in self._channel.list_names(queue)}
+        ):
             yield from self._read_list(key)
         yield from (json.loads(entry)[0] for _, entry in self._unacked())
 
@@ -124,7 +124,7 @@ class RedisBroker:
         for tag, entry in dict(self._unacked_of(wanted)).items():
             if (delivered_at := self._delivered_at(tag)) is None:
                 continue  # acknowledged since
-            timeout = float(self._channel.visibility_timeout)
+            timeout = self._channel.visibility_timeout
             for task_id in wanted.intersection(ids_in(json.loads(entry)[0])):
                 message = Unacked(tag, entry, delivered_at, timeout)
                 found.setdefault(task_id, []).append(message)
@@ -146,15 +146,13 @@ class RedisBroker:
         queues = self._queues_of(exchange, routing_key)
         if not queues:
             raise Inconclusive(f"no queue is bound to {routing_key!r} of exchange {exchange!r}")
-        priority = self._channel._get_message_priority(payload, reverse=False)
         names = [self._channel.unacked_key, self._channel.unacked_index_key]
-        names += [self._channel._q_for_pri(queue, priority) for queue in queues]
+        names += [self._channel.list_name(queue, payload) for queue in queues]
         keys = [self._key("EVAL", name) for name in names]
         args = (message.tag, message.entry, repr(message.delivered_at), _redelivered(payload))
-        transport = self._channel.connection
         try:
             moved = self._client.execute_command("EVAL", _RESTORE, len(keys), *keys, *args)
-        except (*transport.connection_errors, *transport.channel_errors) as error:
+        except self._channel.errors as error:
             raise Inconclusive(f"the broker gives no answer: {error}") from error
         return queues if moved else []
 
@@ -164,7 +162,7 @@ class RedisBroker:
             return [routing_key] if routing_key else []
         return sorted(
             queue
-            for key, pattern, queue in self._channel.get_table(exchange)
+            for key, pattern, queue in self._channel.bindings(exchange)
             if key == routing_key or (pattern and re.match(pattern, routing_key))
         )
 
@@ -196,22 +194,19 @@ class RedisBroker:
 
     def _bound_queues(self) -> Iterator[str]:
         """Yield every declared queue; one without consumers is known only by its binding."""
-        prefix = self._channel.global_keyprefix + self._channel.keyprefix_queue % ""
+        prefix = self._channel.binding_prefix
         pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", 0
         while True:
             self._check_time()
             cursor, keys = self._client.scan(cursor, match=pattern, count=10 * _STEP)
             for exchange in (key.decode().removeprefix(prefix) for key in keys):
                 if not exchange.endswith(".pidbox") and exchange != self._event_exchange:
-                    yield from (row[-1] for row in self._channel.get_table(exchange))
+                    yield from (row[-1] for row in self._channel.bindings(exchange))
             if not cursor:
                 return
 
     def _key(self, command: str, key: str) -> str:
-        """Add the key prefix, unless kombu's client adds it for this command itself."""
-        if command in getattr(self._client, "PREFIXED_SIMPLE_COMMANDS", ()):
-            return key
-        return f"{self._channel.global_keyprefix}{key}"
+        return self._channel.key(self._client, command, key)
 
     def _check_time(self) -> None:
         if time.monotonic() > self._ends:

@@ -11,12 +11,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_locks.core.operations import new_token
 from celery_locks.integration.headers import give_token, remove_token
+from celery_locks.integration.internals import (
+    context_of,
+    error_of,
+    has_children,
+    request_dict_of,
+)
 from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.supervisor import supervisor
 
@@ -43,16 +48,14 @@ class LockRequest(Request):  # type: ignore[misc]
 
         Celery reports a terminated or timed out child before it is dead: it may still write.
         """
-        error = exc_info.exception
-        if isinstance(error, ExceptionWithTraceback):
-            error = error.exc
+        error = error_of(exc_info)
         is_early = isinstance(error, Terminated | TimeLimitExceeded)
         if isinstance(error, WorkerLostError) or (is_early and not supervisor.sees_deaths):
             supervisor.on_child_lost(self.lock_token)
         comes_again = self.task.acks_late and self.task.reject_on_worker_lost
         if not comes_again and isinstance(error, WorkerLostError | Terminated | TimeLimitExceeded):
             # It may have died before it acquired its lock, so that the reservation remains.
-            Reservation.of(self._context, self.task.app).release()
+            Reservation.of(context_of(self), self.task.app).release()
         return super().on_failure(exc_info, *args, **kwargs)
 
 
@@ -60,13 +63,13 @@ def _wrap_execute_using_pool(original: Any) -> Any:
     @functools.wraps(original)
     def execute_using_pool(self: LockRequest, pool: Any, **kwargs: Any) -> Any:
         token = self.lock_token = new_token()
-        has_children = _has_children(type(pool).__module__)
-        if has_children:
-            give_token(self._request_dict, token)
+        in_child = has_children(pool)
+        if in_child:
+            give_token(request_dict_of(self), token)
         else:
-            remove_token(self._request_dict)
+            remove_token(request_dict_of(self))
         # Before the child can have it: a busy main process may not get "accepted" in time.
-        supervisor.add(self, children=has_children)
+        supervisor.add(self, children=in_child)
         try:
             return original(self, pool, **kwargs)
         except BaseException:
@@ -74,11 +77,6 @@ def _wrap_execute_using_pool(original: Any) -> Any:
             raise
 
     return execute_using_pool
-
-
-@functools.cache
-def _has_children(pool: str) -> bool:
-    return pool.endswith("prefork")
 
 
 def _wrap_on_success(original: Any) -> Any:

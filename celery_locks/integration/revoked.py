@@ -6,7 +6,6 @@ looks up which locks the tokens have and releases them.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import os
@@ -17,6 +16,7 @@ from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.internals import wrap_command
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.text import printable
 
@@ -108,20 +108,14 @@ os.register_at_fork(after_in_child=revoked.after_fork)
 
 def release_on_revoke(**_: Any) -> None:
     """Make this worker release the reservations of revoked messages, received or not."""
-    from celery.worker.control import Panel  # here: a process that only publishes needs no worker
-
-    for command in ("revoke", "terminate"):
-        original = Panel.data[command]
-        if not hasattr(original, "celery_locks"):
-            Panel.data[command] = _wrap_command(original)
+    for name in ("revoke", "terminate"):
+        wrap_command(name, _wrap_revoke)
 
 
-def _wrap_command(original: Any) -> Any:
-    @functools.wraps(original)
+def _wrap_revoke(original: Any) -> Any:
     def command(state: Any, *args: Any, task_id: Any = (), **kwargs: Any) -> Any:
         answer = original(state, *args, task_id=task_id, **kwargs)
         revoked.add(task_id if isinstance(task_id, list | tuple | set) else [task_id], state.app)
         return answer
 
-    command.celery_locks = True  # type: ignore[attr-defined]
     return command

@@ -27,9 +27,10 @@ def install() -> None:
     # Here: these modules import LockedTask or this module.
     from celery_locks.core.owners import set_task_lookup
     from celery_locks.integration import celery_events, control, current, decorator, startup
+    from celery_locks.integration.internals import on_bind
     from celery_locks.integration.revoked import release_on_revoke
 
-    decorator.wrap_bind()
+    on_bind(decorator.lock_if_marked)
     set_task_lookup(current.task_here)
     signals.worker_init.connect(current.look_for_plain_tasks)
     signals.worker_process_init.connect(current.look_for_plain_tasks)

@@ -20,6 +20,7 @@ from celery_locks.integration.app import locks_of
 from celery_locks.integration.current import current_execution, current_lease
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import LockHeader
+from celery_locks.integration.internals import registered_task
 from celery_locks.integration.naming import lock_name, parameters_of
 from celery_locks.integration.pending import pending
 from celery_locks.integration.publishing import as_sent, publish
@@ -119,7 +120,7 @@ class LockedTask(_TypedTask[P, R_co]):
         bound = super().bind(app)
         cls._lock_watch_start()
         if cls._lock_values:
-            check_task(app._tasks.get(cls.name) or cls(), app)
+            check_task(registered_task(app, cls.name) or cls(), app)
         return bound
 
     @classmethod

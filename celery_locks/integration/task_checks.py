@@ -9,6 +9,7 @@ from typing import Any
 from celery_locks import options as lock_options
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
+from celery_locks.integration.internals import is_decorated
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 
 ATTRIBUTES = {f"lock_{name}": name for name in lock_options.WORDS}
@@ -30,7 +31,7 @@ def refuse_unprefixed(attributes: Mapping[str, Any], where: str) -> None:
 
     In a class body the other names may be the user's own attributes.
     """
-    names = set(lock_options.WORDS) if "_decorated" in attributes else _UNMISTAKABLE
+    names = set(lock_options.WORDS) if is_decorated(attributes) else _UNMISTAKABLE
     for name in names.intersection(attributes):
         if name != "on_retry" or not callable(attributes[name]):  # that one is Celery's handler
             raise LockUsageError(f"{where}: {name} has no effect; write lock_{name} instead")

@@ -29,6 +29,7 @@ RESERVED = {HEADER: {"version": VERSION, "queued": NAME}}
 @pytest.fixture
 def app() -> Iterator[Celery]:
     app = Celery("reservation", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_queue = "reservation"  # the queues of memory:// are the process's
 
     @app.task(name="job", base=LockedTask, lock_key="job:{key}", lock_scope="queued", shared=False)
     def job(key: str) -> str:
