@@ -3,5 +3,5 @@
 ``task.py`` has LockedTask and ``decorator.py`` single_instance. Both use ``execution.py``, which
 runs a task once under its lock. ``request.py`` and ``supervisor.py`` work in the worker's main
 process: they renew the locks of its children and release what a killed child held.
-``interrupt.py`` raises the loss of a lock in the running task.
+``interrupt`` raises the loss of a lock in the running task.
 """
