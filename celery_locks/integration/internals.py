@@ -186,11 +186,11 @@ class RedisChannel:
         return (*transport.connection_errors, *transport.channel_errors)
 
     def list_names(self, queue: str) -> list[str]:
-        """The lists of a queue, one for each priority."""
+        """Return the lists of a queue, one for each priority."""
         return [self._channel._q_for_pri(queue, step) for step in self._channel.priority_steps]
 
     def list_name(self, queue: str, payload: Any) -> str:
-        """The list of a queue that this message belongs to."""
+        """Return the list of a queue that this message belongs to."""
         priority = self._channel._get_message_priority(payload, reverse=False)
         name: str = self._channel._q_for_pri(queue, priority)
         return name

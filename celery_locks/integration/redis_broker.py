@@ -19,24 +19,10 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from celery_locks.integration.internals import RedisChannel
+from celery_locks.store import broker
 
 SOCKET_TIMEOUT = 10.0
-_STEP = 100  # messages per call
 _LONGEST = 60.0  # seconds for one search; if it takes longer, the queues are too long
-
-# restore: move a message from the unacknowledged ones into its queues, as kombu does.
-# KEYS 1 unacked  2 unacked_index  3... the lists of its queues
-# ARGV 1 delivery tag  2 the entry as it was read  3 the time of its delivery  4 the message
-# returns 1 moved, 0 no longer there: acknowledged, restored by kombu, or delivered again since
-_RESTORE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-local delivered_at = redis.call('ZSCORE', KEYS[2], ARGV[1])
-if not delivered_at or tonumber(delivered_at) ~= tonumber(ARGV[3]) then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-for i = 3, #KEYS do redis.call('RPUSH', KEYS[i], ARGV[4]) end
-return 1
-"""
 
 
 class Inconclusive(Exception):
@@ -84,9 +70,9 @@ def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
             connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT)
             connection.ensure_connection(max_retries=1, interval_start=0, interval_max=0)
             expect_one_server(connection)
-            broker = RedisBroker(connection.channel())
-            broker.expect_acknowledging()
-            yield broker
+            messages = RedisBroker(connection.channel())
+            messages.expect_acknowledging()
+            yield messages
         except errors as error:
             raise Inconclusive(f"the broker gives no answer: {error}") from error
 
@@ -151,7 +137,7 @@ class RedisBroker:
         keys = [self._key("EVAL", name) for name in names]
         args = (message.tag, message.entry, repr(message.delivered_at), _redelivered(payload))
         try:
-            moved = self._client.execute_command("EVAL", _RESTORE, len(keys), *keys, *args)
+            moved = broker.restore(self._client, keys, args)
         except self._channel.errors as error:
             raise Inconclusive(f"the broker gives no answer: {error}") from error
         return queues if moved else []
@@ -168,42 +154,27 @@ class RedisBroker:
 
     def _delivered_at(self, tag: str) -> float | None:
         key = self._key("ZSCORE", self._channel.unacked_index_key)
-        score: float | None = self._client.zscore(key, tag)
-        return score
+        return broker.delivery_time(self._client, key, tag)
 
-    def _read_list(self, key: str) -> Iterator[Any]:
-        """Read from the end where new messages arrive, so that these hide no others."""
-        start = 0
-        while True:
+    def _read_list(self, name: str) -> Iterator[Any]:
+        for chunk in broker.read_list(self._client, self._key("LRANGE", name)):
             self._check_time()
-            chunk = self._client.lrange(self._key("LRANGE", key), start, start + _STEP - 1)
             yield from map(json.loads, chunk)
-            if not chunk:
-                return
-            start += len(chunk)
 
     def _unacked(self) -> Iterator[tuple[str, bytes]]:
         """Yield delivery tags with their entries: [message, exchange, routing key] as JSON."""
-        key, cursor = self._key("HSCAN", self._channel.unacked_key), 0
-        while True:
+        key = self._key("HSCAN", self._channel.unacked_key)
+        for chunk in broker.read_hash(self._client, key):
             self._check_time()
-            cursor, chunk = self._client.hscan(key, cursor, count=_STEP)
-            yield from ((tag.decode(), entry) for tag, entry in chunk.items())
-            if not cursor:
-                return
+            yield from chunk
 
     def _bound_queues(self) -> Iterator[str]:
         """Yield every declared queue; one without consumers is known only by its binding."""
-        prefix = self._channel.binding_prefix
-        pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", 0
-        while True:
+        for exchanges in broker.find_keys(self._client, self._channel.binding_prefix):
             self._check_time()
-            cursor, keys = self._client.scan(cursor, match=pattern, count=10 * _STEP)
-            for exchange in (key.decode().removeprefix(prefix) for key in keys):
+            for exchange in exchanges:
                 if not exchange.endswith(".pidbox") and exchange != self._event_exchange:
                     yield from (row[-1] for row in self._channel.bindings(exchange))
-            if not cursor:
-                return
 
     def _key(self, command: str, key: str) -> str:
         return self._channel.key(self._client, command, key)
