@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         TaskLockAcquireError,
     )
     from celery_locks.events import LockEvent, subscribe
+    from celery_locks.integration.current import current_lease
     from celery_locks.integration.decorator import single_instance
-    from celery_locks.integration.execution import current_lease
     from celery_locks.integration.task import LockedTask
     from celery_locks.skipped import is_skipped, without_skipped
     from celery_locks.types import ActiveRun, Conflict, Holder, LockInfo
@@ -60,7 +60,7 @@ _MODULES = {
     ),
     "events": ("LockEvent", "subscribe"),
     "integration.decorator": ("single_instance",),
-    "integration.execution": ("current_lease",),
+    "integration.current": ("current_lease",),
     "integration.task": ("LockedTask",),
     "core.lease": ("AsyncLease", "Lease", "State"),
     "core.locks": ("Locks",),

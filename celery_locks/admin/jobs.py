@@ -30,7 +30,7 @@ from celery_locks.admin.listing import list_lapsed, list_locks
 from celery_locks.admin.liveness import is_overdue
 from celery_locks.core.locks import Locks
 from celery_locks.integration.broker_search import find_lost_messages
-from celery_locks.integration.redis_broker import InDoubt, RedisBroker, Unacked, open_broker
+from celery_locks.integration.redis_broker import Inconclusive, RedisBroker, Unacked, open_broker
 from celery_locks.integration.worker_inspection import inspect_messages, outcome
 from celery_locks.types import Holder
 
@@ -102,7 +102,7 @@ class JobSearch:
         past = list(_lost_before(locks, {holder.task_id for holder in freed}))
         try:
             return self._of_redis(freed, past) if freed or past else [], ""
-        except InDoubt as error:
+        except Inconclusive as error:
             is_wanted = freed or self.restore
             return (
                 [],
@@ -140,7 +140,7 @@ class JobSearch:
                 self.app, [str(holder.task_id) for holder in holders], self.timeout
             )
             if report.trouble:
-                raise InDoubt(report.trouble)
+                raise Inconclusive(report.trouble)
             found |= report.task_ids
             if all(holder.worker in report.queues for holder in holders):
                 break
@@ -166,7 +166,7 @@ class JobSearch:
             return Job(holder, "returns", what, message.returns_in)
         try:
             queues = broker.restore(message)
-        except InDoubt as error:  # the others may have been restored
+        except Inconclusive as error:  # the others may have been restored
             return Job(
                 holder, "unknown", f"it is unknown whether its message was restored: {error}."
             )

@@ -124,7 +124,7 @@ def ask_workers(app: Any, locks: Iterable[LockInfo], *, arguments: bool = False)
 
 def ask_again(app: Any, report: ActiveReport, *, arguments: bool = False) -> ActiveReport:
     """Ask the workers that did not answer once more, as they may be busy; return both answers."""
-    silent = [worker for worker in report.asked or () if not report.answered(worker)]
+    silent = [worker for worker in report.queried or () if not report.answered(worker)]
     if report.trouble or not silent:
         return report
     return report.merged(inspect_active(app, silent, arguments=arguments))
@@ -161,7 +161,7 @@ def _valid_for(holder: Holder, as_of: float, report: ActiveReport | None) -> Act
     """
     if report is None or report.at is None or report.trouble or not holder.worker:
         return report
-    is_asked = report.asked is None or holder.worker in report.asked
+    is_asked = report.queried is None or holder.worker in report.queried
     if not is_asked or holder.acquired_at >= report.at:
         return None
     if not report.answered(holder.worker) or holder.task_id in report.running[holder.worker]:

@@ -1,7 +1,7 @@
-"""Celery: translates the values below (leases, conflicts, decisions) into what Celery understands.
+"""The Celery layer: turns leases, conflicts and decisions into calls and exceptions of Celery.
 
-``task.py`` is LockedTask and ``decorator.py`` single_instance, both over ``execution.py``, one run
-of a task under its lock. ``request.py`` and ``wards.py`` are the worker's main process, which
-renews for its children and frees what a killed one held. ``interrupt.py`` brings a loss into a
-running task.
+``task.py`` has LockedTask and ``decorator.py`` single_instance. Both use ``execution.py``, which
+runs a task once under its lock. ``request.py`` and ``supervisor.py`` work in the worker's main
+process: they renew the locks of its children and release what a killed child held.
+``interrupt`` raises the loss of a lock in the running task.
 """

@@ -1,4 +1,4 @@
-"""What an app has: its locks, made when first needed and kept on the app."""
+"""The locks of a Celery app, created on first use and stored on the app."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _ATTRIBUTE = "_celery_locks"
 
 
 class AppLocks(Locks):
-    """Locks with what tasks need beyond everybody's."""
+    """Locks with the additional methods that tasks need."""
 
     settings: Settings
 
     def take(self, ask: AcquireRequest[Lease]) -> Lease | Conflict | Done:
+        """Acquire a lock for a task: one call to the store, or several if it waits."""
         if ask.spec.wait:
             return self.follow(self.operations.acquire(ask))
         try:
@@ -35,6 +36,7 @@ class AppLocks(Locks):
             raise
 
     def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
+        """Release a task's lock, or keep it for ``keep`` seconds under the token ``keep_as``."""
         try:
             call = self.operations.prepare_release(lease, marks, keep, keep_as)
             if call:
@@ -45,18 +47,18 @@ class AppLocks(Locks):
 
     @property
     def server_url(self) -> str:
-        """Where the locks are kept, without the password."""
+        """The URL of the lock server, without the password."""
         url: str = self._store.server.url
         return url
 
     @property
     def background_store(self) -> Store:
-        """For calls made in the keeper's thread."""
+        """The store for calls that run in the background thread."""
         return self._store.store_for_thread()
 
 
 def locks_of(app: Any) -> AppLocks:
-    """The locks of an app, the same object each time."""
+    """Return the locks of an app, the same object each time."""
     locks: AppLocks | None = getattr(app, _ATTRIBUTE, None)
     if locks is None:
         locks = AppLocks.from_app(app)
@@ -66,7 +68,7 @@ def locks_of(app: Any) -> AppLocks:
 
 
 def broker_trouble(app: Any) -> str:
-    """Why the broker cannot be reached, without its password; "" if it can."""
+    """Say why the broker cannot be reached, without its password; "" if it can."""
     connection = app.connection_for_write(connect_timeout=3)
     try:
         with connection:
@@ -77,24 +79,24 @@ def broker_trouble(app: Any) -> str:
 
 
 def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:
-    """For tests: other locks than the settings say; None returns to the settings.
+    """Replace the locks of an app, for tests; None returns to those of the settings.
 
-    Returns those it had, for putting them back.
+    Returns the previous locks, so that the caller can restore them.
     """
     before: AppLocks | None = getattr(app, _ATTRIBUTE, None)
     setattr(app, _ATTRIBUTE, locks)
     return before
 
 
-# How many blocks of ``unlocked_tasks`` this process is in.
+# The number of ``unlocked_tasks`` blocks that this process is in.
 unlocked_by = 0
 
 
 @contextmanager
 def unlocked_tasks() -> Iterator[None]:
-    """For tests: every task in this process runs without its lock while the block does.
+    """Run every task of this process without its lock inside the block, for tests.
 
-    Of the whole process and not of a context: a worker that a test runs in a thread is meant too.
+    It affects the whole process, not one context, so that it includes a worker in another thread.
     """
     global unlocked_by
     unlocked_by += 1

@@ -1,14 +1,13 @@
-"""Celery's own events about locks, for Flower and other monitors; sent by workers with ``-E``.
+"""Celery events about locks, for Flower and other monitors; sent by workers with ``-E``.
 
 ``lock-acquired``, ``lock-conflict``, ``lock-deadlock``, ``lock-released``, ``lock-lost``, each with
-the task's ``uuid`` and ``name``, the ``lock``, its ``fence`` and what the event knows (``waited``,
-``held_for``, ``policy``, ``why``). Not ``task-…``: a monitor takes an event of that kind that it
-does not know for a state of the task. ``app.conf.locks_events = False`` sends none of them.
+the task's ``uuid`` and ``name``, the ``lock``, its ``fence`` and details of the event (``waited``,
+``held_for``, ``policy``, ``why``). They are not named ``task-…``: a monitor takes an unknown event
+of that kind for a state of the task. ``app.conf.locks_events = False`` sends none of them.
 
-The process that runs the task sends them: in a prefork pool that is the child, which the events of
-the worker's main process do not come from. A task never waits for the broker here: events are
-appended to a deque, and a thread sends them in batches, as the worker does with its own. What a
-broker that is away does not take is dropped.
+The process that runs the task sends them, which is the child in a prefork pool. A task never waits
+for the broker here: events are appended to a deque, and a thread sends them in batches, as the
+worker does with its own events. Events are dropped while the broker is unavailable.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from celery_locks import events, settings
 from celery_locks.clock import now
 from celery_locks.events import LockEvent
 from celery_locks.forking import run_after_fork
-from celery_locks.integration import lifecycle
+from celery_locks.integration.signals import at_end_of_child
 
 logger = logging.getLogger("celery_locks")
 
@@ -46,22 +45,22 @@ _subscription: Callable[[], None] | None = None
 
 
 def follow_worker(sender: Any = None, **_: Any) -> None:
-    """At the start of a worker: send what its tasks do to their locks, if it is to send events."""
+    """Send events about the locks of a worker's tasks, if the worker sends events."""
     global _subscription
     if _subscription:
         _subscription()
         _subscription = None
     if not sender.task_events or not settings.of(sender.app).events:
         return
-    sending = Sender(sender.app, sender.hostname)
-    _subscription = events.subscribe(sending)
-    run_after_fork(sending.after_fork, "integration")
-    lifecycle.at_end_of_child(sending.wait_idle)
-    atexit.register(sending.wait_idle)
+    event_sender = EventSender(sender.app, sender.hostname)
+    _subscription = events.subscribe(event_sender)
+    run_after_fork(event_sender.after_fork, "integration")
+    at_end_of_child(event_sender.wait_idle)
+    atexit.register(event_sender.wait_idle)
 
 
-class Sender:
-    """A subscriber of events; see the module's docstring."""
+class EventSender:
+    """A subscriber of lock events that sends them as Celery events, in batches."""
 
     def __init__(self, app: Any, hostname: str) -> None:
         self._app = app
@@ -79,12 +78,12 @@ class Sender:
             return
         self._waiting.append((TYPES[event.kind], _fields(event, task_id)))
         if self._thread is None:
-            # Not a native one: the broker's connections are greenlets' where there are any.
+            # Not a native thread: with gevent or eventlet the broker's connections are patched.
             self._thread = threading.Thread(target=self._run, name="lock-events", daemon=True)
             self._thread.start()
 
     def wait_idle(self, seconds: float = 1.0) -> None:
-        """Wait until all is sent; at the end of a child."""
+        """Wait until all events are sent; called when a child exits."""
         until = now() + seconds
         while self._thread and (self._waiting or self._is_sending) and now() < until:
             time.sleep(0.01)
@@ -98,7 +97,7 @@ class Sender:
             time.sleep(EVERY)
 
     def _send(self) -> None:
-        batch = list(self._taken())
+        batch = list(self._take_waiting())
         try:
             with self._app.amqp.producer_pool.acquire(block=True) as producer:
                 dispatcher = self._app.events.Dispatcher(
@@ -113,10 +112,10 @@ class Sender:
                     for kind, fields in batch:
                         dispatcher.send(kind, **fields)
                     dispatcher.flush()
-        except Exception as error:  # noqa: BLE001 (events are not worth a task, nor a traceback)
+        except Exception as error:  # noqa: BLE001 (a lost event must not fail a task)
             logger.warning("%d events about locks could not be sent: %s", len(batch), error)
 
-    def _taken(self) -> Any:
+    def _take_waiting(self) -> Any:
         with suppress(IndexError):
             while True:
                 yield self._waiting.popleft()
@@ -124,6 +123,6 @@ class Sender:
 
 def _fields(event: LockEvent, task_id: str) -> dict[str, Any]:
     detail = event.detail
-    said = {word: detail[word] for word in _FIELDS if word in detail}
+    details = {name: detail[name] for name in _FIELDS if name in detail}
     about = {"uuid": task_id, "name": detail.get("task"), "timestamp": event.at}
-    return about | {"lock": event.name, "fence": event.fence} | said
+    return about | {"lock": event.name, "fence": event.fence} | details

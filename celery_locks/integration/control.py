@@ -1,7 +1,7 @@
-"""``celery inspect locks`` and ``celery control release_lock NAME``, asked of all workers.
+"""The remote control commands ``celery inspect locks`` and ``celery control release_lock NAME``.
 
-Every worker speaks for itself: it lists, and frees, what its own tasks hold. If each freed whatever
-holder it finds, the second would take the lock from the one whom the first had handed it to.
+Every worker lists and releases only what its own tasks hold. If each released any holder, the
+second worker would take the lock from the holder to whom the first had handed it over.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from celery_locks.store.commands.locks import CALL_LIMIT
 
 
 def register(**_: Any) -> None:
-    """Make the commands known in this process; called by workers and by the command line.
+    """Register the commands in this process; called by workers and by the command line.
 
-    Not at import: this brings in the worker's side of Celery, which a publisher does not need.
+    Not at import: this imports the worker's side of Celery, which a publisher does not need.
     """
     from celery.worker.control import control_command, inspect_command
 
@@ -25,7 +25,7 @@ def register(**_: Any) -> None:
 
 
 def held_here(state: Any, **_: Any) -> Any:
-    """Locks that tasks of the worker hold."""
+    """List the locks that tasks of the worker hold."""
     from celery_locks.core.renewer import renewer
     from celery_locks.errors import LockError
     from celery_locks.integration.app import locks_of
@@ -33,16 +33,16 @@ def held_here(state: Any, **_: Any) -> Any:
 
     tokens = sorted(supervisor.tokens | renewer.tokens)
     try:
-        return _located(locks_of(state.app), tokens) if tokens else []
+        return _locate(locks_of(state.app), tokens) if tokens else []
     except LockError as error:
         return {"error": str(error)}
 
 
-def _located(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
+def _locate(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
     found: dict[str, Any] = {}
     for root in locks.commands.roots:
         found |= locks.perform(locks.commands.locate(root, tokens, CALL_LIMIT))
-    # Without what the records do not say; a fence of 0 has who only waits.
+    # The records do not contain these fields. A holder with fence 0 only waits.
     unknown = ("expires_at", "renewals")
     return [
         {"name": name, **{k: v for k, v in holder.as_dict().items() if k not in unknown}}
@@ -52,23 +52,23 @@ def _located(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
 
 
 def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
-    """Take a lock from the worker's tasks that hold it; they are told."""
+    """Take a lock from the worker's tasks that hold it; they are notified."""
     from celery_locks.core.requests import new_token
     from celery_locks.errors import LockError
     from celery_locks.integration.app import locks_of
     from celery_locks.store.commands.admin import AdminCommands
 
-    # Celery does not say who sent the command: only the worker that carried it out is known.
+    # Celery does not tell who sent the command: only the worker that runs it is known.
     about = f"celery control at {state.hostname}", reason
     try:
         locks = locks_of(state.app)
         commands = AdminCommands(locks.commands)
         freed = [
-            holder.as_dict()
-            for mine in locks.holders(name)
-            if mine.worker == state.hostname
-            for holder in locks.perform(
-                commands.force_release(name, mine.token, *about, request_id=new_token())
+            released.as_dict()
+            for holder in locks.holders(name)
+            if holder.worker == state.hostname
+            for released in locks.perform(
+                commands.force_release(name, holder.token, *about, request_id=new_token())
             )
         ]
     except LockError as error:

@@ -1,9 +1,9 @@
-"""single_instance: says how a task is locked, below or above ``@app.task``.
+"""The decorator single_instance, written below or above ``@app.task``.
 
-Below, it marks the function; above, it finds the task. Either way the task becomes a
-:class:`LockedTask`, if need be by adding that class to the one it has: when Celery binds the task
-to its app, and at the latest when the function is about to run. A marked function that is run by no
-task at all refuses, so that nothing ever runs silently unlocked.
+Below, it marks the function; above, it gets the task. In both cases the task becomes a
+:class:`LockedTask`, if necessary by adding that class to its own: when Celery binds the task to its
+app, and at the latest when the function is about to run. A marked function that no task runs
+raises, so that nothing ever runs silently unlocked.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from celery import Task, current_task
-from celery.local import PromiseProxy, Proxy
+from celery import Task
 
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.integration import signals as hooks
-from celery_locks.integration.execution import current_execution
+from celery_locks.integration.current import current_execution
+from celery_locks.integration.internals import (
+    is_lazy_task,
+    is_shared_task,
+    rebuild_trace,
+    registered_task,
+    running_task,
+    when_evaluated,
+)
 from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.signals import install
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
 from celery_locks.options import Reuse
@@ -54,7 +61,7 @@ def single_instance(
     reuse: Reuse = ...,
 ) -> Callable[[F], F]: ...
 @shows_options(lock_options.DEFAULTS, lock_options.LockOptions.__annotations__)
-def single_instance(target: Any = None, /, **said: Any) -> Any:
+def single_instance(target: Any = None, /, **options: Any) -> Any:
     """Run a task once at a time for each key; without a key, for each set of arguments.
 
         @app.task
@@ -77,7 +84,8 @@ def single_instance(target: Any = None, /, **said: Any) -> Any:
 
     ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
     (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts
-    keeps its place. ``debounce``: seconds after the first call in which later ones replace it.
+    keeps its reservation. ``debounce``: seconds after the first call in which later calls replace
+    it.
 
     ``once``: seconds for which done work is not done again; repeats get the saved result.
     ``reuse``: what may run again then: "failed_only", "never", "always".
@@ -90,21 +98,21 @@ def single_instance(target: Any = None, /, **said: Any) -> Any:
 
     Raises ``LockUsageError`` if an option is wrong or has no effect.
     """
-    words = {"key": BY_ARGUMENTS, **lock_options.checked(said, "@single_instance")}
+    install()
+    values = {"key": BY_ARGUMENTS, **lock_options.checked(options, "@single_instance")}
     if target is None:
-        return lambda it: _apply(it, words)
-    return _apply(target, words)
+        return lambda it: _apply(it, values)
+    return _apply(target, values)
 
 
-def _apply(target: Any, words: dict[str, Any]) -> Any:
-    kind = type(target)
-    if kind is PromiseProxy:
-        target.__then__(lambda: _lock_above(target._get_current_object(), words))
+def _apply(target: Any, options: dict[str, Any]) -> Any:
+    if is_lazy_task(target):
+        when_evaluated(target, lambda task: _lock_above(task, options))
         return target
-    if kind is Proxy:
+    if is_shared_task(target):
         raise LockUsageError("@single_instance cannot stand above @shared_task; write it below")
     if isinstance(target, Task):
-        _lock_above(target, words)
+        _lock_above(target, options)
         return target
     if isinstance(target, str):
         raise LockUsageError(
@@ -112,103 +120,84 @@ def _apply(target: Any, words: dict[str, Any]) -> Any:
         )
     if not inspect.isfunction(target):
         raise LockUsageError(f"@single_instance is for tasks and their functions, not {target!r}")
-    return _marked(target, words)
+    return _mark(target, options)
 
 
-def _lock_above(task: Any, words: dict[str, Any]) -> None:
+def _lock_above(task: Any, options: dict[str, Any]) -> None:
     if hasattr(task.run, MARK) or "_lock_above" in vars(type(task)):
-        raise _twice(f"task {task.name}")
-    make_locked(task, words)
+        raise _twice_error(f"task {task.name}")
+    make_locked(task, options)
     type(task)._lock_above = True
 
 
-def _twice(what: str) -> LockUsageError:
+def _twice_error(what: str) -> LockUsageError:
     return LockUsageError(
         f"{what} has @single_instance twice (@idempotent counts too); write all options in one"
     )
 
 
-def _marked(function: Any, words: dict[str, Any]) -> Any:
-    where, key = f"@single_instance of {function.__qualname__}", words["key"]
+def _mark(function: Any, options: dict[str, Any]) -> Any:
+    where, key = f"@single_instance of {function.__qualname__}", options["key"]
     refuse_coroutine(function, where)
     if hasattr(function, MARK):
-        raise _twice(function.__qualname__)
+        raise _twice_error(function.__qualname__)
     if isinstance(key, str) and key != BY_ARGUMENTS:
         keys.Parameters(function, task=function.__name__).check(key, where)
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:
         execution = current_execution()
-        if execution and getattr(execution.task.run, MARK, None) is words:
+        if execution and getattr(execution.task.run, MARK, None) is options:
             return function(*args, **kwargs)
-        return _run_late(locked, words, args, kwargs)
+        return _lock_and_run(locked, options, args, kwargs)
 
-    # Celery reads the parameters off the function itself, not through __wrapped__.
+    # Celery reads the parameters from the function itself, not through __wrapped__.
     locked.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    setattr(locked, MARK, words)
+    setattr(locked, MARK, options)
     return locked
 
 
-def _run_late(locked: Any, words: dict[str, Any], args: Any, kwargs: Any) -> Any:
-    """The task was put into the registry by hand and never bound: lock it from now on."""
-    task = current_task._get_current_object() if current_task else None
-    if task is None or getattr(task.run, MARK, None) is not words:
+def _lock_and_run(locked: Any, options: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    """Lock a task that was put into the registry by hand and never bound, and run it."""
+    task = running_task()
+    if task is None or getattr(task.run, MARK, None) is not options:
         raise LockUsageError(
             f"{locked.__qualname__} is marked with @single_instance but is no task, so nothing "
             "would lock it; put @app.task above it, or use Locks.hold"
         )
-    make_locked(task, words)
+    make_locked(task, options)
     if args and args[0] is task:
         args = args[1:]
     return task(*args, **kwargs)
 
 
-def make_locked(task: Any, words: dict[str, Any]) -> None:
-    """Turn a task into a LockedTask, in place; once done, only its options are set."""
+def make_locked(task: Any, options: dict[str, Any]) -> None:
+    """Turn a task into a LockedTask, in place; if it is one already, only set its options."""
     if not isinstance(task, LockedTask):
         cls = type(task)
         refuse_unprefixed(vars(cls), f"task {task.name}")
         body = {"__module__": cls.__module__, **_lock_attributes(cls)}
         task.__class__ = type(cls.__name__, (LockedTask, cls), body)
         type(task)._lock_watch_start()
-        task.__trace__ = None
-    type(task)._lock_values = {**words, **type(task)._lock_values}
-    type(task)._lock_own = {**words, **type(task)._lock_own}
+        rebuild_trace(task)
+    type(task)._lock_values = {**options, **type(task)._lock_values}
+    type(task)._lock_own = {**options, **type(task)._lock_own}
     check_task(task, task.app)
 
 
 def _lock_attributes(cls: Any) -> dict[str, Any]:
-    """What a plain task says with ``lock_…``, itself or by its bases."""
-    classes = reversed(cls.__mro__)
+    """Collect the ``lock_…`` attributes of a plain task class and its bases."""
     return {
         name: value
-        for one in classes
-        for name, value in vars(one).items()
+        for base in reversed(cls.__mro__)
+        for name, value in vars(base).items()
         if name.startswith("lock_")
     }
 
 
-def _watch_new_tasks() -> None:
-    """Lock each marked task when Celery binds it to an app, before anybody can publish it.
-
-    Every task passes ``Task.bind``, however and whenever it is made: below or above other
-    decorators, by ``shared_task``, by ``register_task``, also after the app was finalised.
-    Celery has no signal for that.
-    """
-    plain_bind = Task.bind.__func__
-
-    @functools.wraps(plain_bind)
-    def bind(cls: Any, app: Any) -> Any:
-        bound = plain_bind(cls, app)
-        task = app._tasks.get(cls.name)
-        words = getattr(cls.run, MARK, None)
-        if words is not None and type(task) is cls and not isinstance(task, LockedTask):
-            make_locked(task, words)
-        return bound
-
-    Task.bind = classmethod(bind)
-
-
-_watch_new_tasks()
-# Not with the first task: a marked one becomes a LockedTask when it runs, at the latest.
-hooks.connect()
+def lock_if_marked(cls: Any, app: Any) -> None:
+    """Lock a marked task when Celery binds it to an app, before anybody can publish it."""
+    task = registered_task(app, cls.name)
+    options = getattr(cls.run, MARK, None)
+    if options is not None and type(task) is cls and not isinstance(task, LockedTask):
+        make_locked(task, options)

@@ -1,19 +1,20 @@
-"""What travels with a message about its lock. Nothing else reads or writes it.
+"""The data about the lock that travels with a message. No other module reads or writes it.
 
-In the message's header ``celery_locks``, which retries and messages that are put back inherit: a
-``LockHeader``. In the ``properties`` of a request on its way to a child of the pool, which nothing
-inherits: the token of this one execution.
+- The message header ``celery_locks`` holds a ``LockHeader``. Retries and requeued messages inherit
+  it.
+- The ``properties`` of a request that goes to a pool child hold the token of this execution.
+  Nothing inherits it.
 
 A header may come from anybody who can publish, and from an older or newer release:
 
-- A header that is no mapping, is of a newer version, or has a lock option with a wrong value raises
-  ``LockUsageError``. The task fails with it: it must not run under another lock than it was sent
-  with.
+- A header that is not a mapping, has a newer version, or has a lock option with a wrong value
+  raises ``LockUsageError``. The task fails with it: it must not run under another lock than it was
+  sent with.
 - Unknown fields and options, and wrong values in the other fields, are ignored with a warning. The
-  task runs under its lock. A release that adds something which others must not ignore raises
+  task runs under its lock. A release that adds a field which others must not ignore increases
   ``VERSION``.
-- Nothing in it gives power over other tasks. The reservation's token is computed from the task's
-  own id, and what the message replaced is read from the lock server.
+- A header gives no rights over other tasks. The reservation's token is computed from the task's
+  own id, and the message that this one replaced is read from the lock server.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _reports = logs.Reports()
 
 @dataclass(frozen=True, slots=True)
 class LockHeader:
-    """All that a message says about its lock; the default is what most messages say: nothing."""
+    """The lock data of a message; most messages have the defaults and so no header."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The lock options of this call."""
@@ -51,25 +52,25 @@ class LockHeader:
     of_retry: bool = False
     """That lock was kept for this attempt by the one before."""
     replaced: bool = False
-    """The message was published in the place of another one."""
+    """The message was published to replace another one."""
     since: float | None = None
-    """When it was put back for the first time, by the wall clock."""
+    """The wall-clock time at which it was requeued for the first time."""
     times: int = 0
-    """How often it was put back."""
+    """The number of times it was requeued."""
     unseen: float | None = None
-    """Since when it waits for the result of a copy that has ended."""
+    """The time since when it waits for the result of a copy that has ended."""
     refused: float | None = None
-    """Since when the lock server has refused the worker (password, permission, certificate)."""
+    """The time since when the lock server rejects the worker (password, permission, TLS)."""
 
     @classmethod
     def read(cls, headers: object) -> LockHeader:
-        """From the custom headers of a message, as Celery has them; raises LockUsageError."""
+        """Read the custom headers of a message, as Celery has them; raises LockUsageError."""
         raw = headers.get(HEADER) if isinstance(headers, Mapping) else None
         return NO_HEADER if raw is None else cls._parse(raw)
 
     @classmethod
     def read_request(cls, request_dict: Mapping[str, Any]) -> LockHeader:
-        """From a request as the worker received it, by the rule of Celery's ``Context``."""
+        """Read a request as the worker received it, by the rule of Celery's ``Context``."""
         headers = request_dict.get("headers")
         return cls.read(request_dict if headers is None else headers)
 
@@ -91,21 +92,21 @@ class LockHeader:
         return cls(**values)
 
     def reservation(self, task_id: str | None) -> tuple[str, str]:
-        """Name and token of the lock that the message of this task holds; empty if none."""
+        """Return name and token of the lock that the message of this task holds; empty if none."""
         if not self.queued or not task_id:
             return "", ""
         try:
             return self.queued, reservation_token(task_id, again=self.of_retry)
-        except (TypeError, UnicodeError):  # no publisher of ours has such an id
+        except (TypeError, UnicodeError):  # no publisher of this package makes such an id
             return "", ""
 
     def requeued(self, moment: float) -> LockHeader:
-        """For the message that is put back now."""
+        """Return the header of the message that is requeued now."""
         since = moment if self.since is None else self.since
         return replace(self, since=since, times=self.times + 1)
 
     def write(self, headers: object) -> dict[str, Any]:
-        """A copy of ``headers`` with this one in it."""
+        """Return a copy of ``headers`` that contains this header."""
         others = dict(headers) if isinstance(headers, Mapping) else {}
         others.pop(HEADER, None)
         changed = {
@@ -121,19 +122,19 @@ _DEFAULTS = {each.name: getattr(NO_HEADER, each.name) for each in fields(LockHea
 
 
 def give_token(request_dict: dict[str, Any], token: str) -> None:
-    """Tell a child which token its execution has, and so that its lock is renewed here."""
+    """Pass a child the token of its execution, which also tells it who renews the lock."""
     request_dict["properties"] = {**(request_dict.get("properties") or {}), HEADER: token}
 
 
 def remove_token(request_dict: dict[str, Any]) -> None:
-    """No token comes with a message: one that does is somebody else's."""
+    """Remove a token that came with the message: only this process may give one."""
     properties = request_dict.get("properties")
     if isinstance(properties, Mapping) and HEADER in properties:
         request_dict["properties"] = {k: v for k, v in properties.items() if k != HEADER}
 
 
 def given_token(properties: object) -> str:
-    """The token that the main process gave this execution; empty if there is none."""
+    """Return the token that the main process gave this execution; empty if there is none."""
     token = properties.get(HEADER) if isinstance(properties, Mapping) else None
     return token if isinstance(token, str) and _is_token(token) else ""
 
@@ -152,7 +153,7 @@ def _check_version(version: object) -> None:
 
 
 def _from_unversioned(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The first form: ``queued`` was name and token, ``replaced`` a task id and seconds."""
+    """Convert the first format: ``queued`` was name and token, ``replaced`` id and seconds."""
     changed: dict[str, Any] = {}
     queued = raw.get("queued")
     if isinstance(queued, list | tuple) and len(queued) == 2:
@@ -170,9 +171,9 @@ def _read_options(raw: object) -> dict[str, Any]:
     _warn_ignored("lock options", [name for name in raw if name not in _OPTIONS])
     _check_key(known.get("key"))
     if "on_publish" in known:
-        # The two sides of on_conflict travel apart, and are checked as they were written.
+        # The two sides of on_conflict travel separately and are checked as they were written.
         sides = {"run": known.pop("on_conflict", None), "publish": known.pop("on_publish")}
-        known["on_conflict"] = {side: word for side, word in sides.items() if word is not None}
+        known["on_conflict"] = {side: value for side, value in sides.items() if value is not None}
     return lock_options.checked(known, _WHERE)
 
 
@@ -180,7 +181,7 @@ _OPTIONS = {*lock_options.WORDS, "on_publish"}
 
 
 def _check_key(key: object) -> None:
-    """A key that could make a name of any size is refused: arguments have sizes of their own."""
+    """Refuse a key that could render a name of any length whatever the arguments are."""
     if key is None:
         return
     if not isinstance(key, str) or len(key) > _KEY_LENGTH:
@@ -241,9 +242,9 @@ def _warn_ignored(what: str, names: list[Any]) -> None:
 
 
 def _short(value: object) -> str:
-    """Quoted for an error or the log, whatever it is and however long."""
+    """Quote a value for an error or the log, shortened."""
     try:
         text = ascii(value)
-    except ValueError:  # a number of too many digits
+    except ValueError:  # a number with too many digits
         text = type(value).__name__
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,4 +1,4 @@
-"""A task's ``once``: the rule of ``celery_locks/once.py`` with Celery's result serializer."""
+"""The task option ``once``: ``core/idempotency.py`` with Celery's result serializer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PICKLE = "application/x-python-serialize"
 
 
 def once_of(task: Any, options: LockOptions, name: str) -> Once | None:
-    """None where the task may run as often as it is called."""
+    """Return the rule for completed work; None if the task may run as often as it is called."""
     if not options.once:
         return None
     return Once(f"o:{name}", options.once, options.reuse, _codec(task.app))
 
 
 def _codec(app: Any) -> Codec:
-    """Reads only what it writes itself, and never pickle, which could run anybody's code.
+    """Make a codec that reads only its own format, and never pickle, which could run any code.
 
-    The lock server may have other users than the broker. Where results are pickled, those kept here
-    are JSON; a mark with a pickled result counts as done without one.
+    The lock server may have other users than the broker. If the app pickles its results, they are
+    stored here as JSON; a mark with a pickled result counts as completed without a result.
     """
     serializer = app.conf.result_serializer
     accepted = serialization.prepare_accept_content([serializer])
@@ -38,8 +38,8 @@ def _codec(app: Any) -> Codec:
         return f"{kind} {encoding} t {payload}"
 
     def decode(text: str) -> Any:
-        kind, encoding, form, said = text.split(" ", 3)
-        payload = base64.b64decode(said) if form == "b" else said
+        kind, encoding, form, encoded = text.split(" ", 3)
+        payload = base64.b64decode(encoded) if form == "b" else encoded
         return serialization.loads(payload, kind, encoding, accept=accepted)
 
     return Codec(encode, decode)

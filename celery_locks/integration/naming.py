@@ -1,4 +1,4 @@
-"""The lock's name for one call of a task."""
+"""The name of the lock for one call of a task."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 from celery_locks import keys
 from celery_locks.errors import LockUsageError
+from celery_locks.integration.internals import dump_models
 from celery_locks.options import Key, LockOptions
+from celery_locks.validation import QUEUED
 
-BY_ARGUMENTS = "*"  # the key of ``@single_instance`` that says none
+BY_ARGUMENTS = "*"  # the key of ``@single_instance`` without ``key=``
 
 
 def parameters_of(task: Any) -> keys.Parameters:
-    """What a caller fills: without self, through every wrapper. Kept with what it was read off."""
+    """Return the parameters that a caller passes: without self, through every wrapper.
+
+    Cached together with the function that they were read from.
+    """
     run = task.run
     known: tuple[Any, keys.Parameters] | None = vars(task).get("_lock_parameters")
     if known is None or known[0] != run:
@@ -24,23 +29,31 @@ def parameters_of(task: Any) -> keys.Parameters:
 def lock_name(
     task: Any, options: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str | None:
-    """None where the lock is by task id and there is none (a direct call)."""
+    """Render the lock name; None if the lock is by task id and there is no id (a direct call)."""
     try:
         return _name(task, options.key, args, kwargs)
     except LockUsageError as error:
         raise LockUsageError(f"task {task.name}: {error}") from error.__cause__
 
 
+def queue_name(
+    task: Any, lock: LockOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str | None:
+    """Return the name of a message's reservation; None for locks by task id."""
+    if lock.key is None:
+        return None
+    name = lock_name(task, lock, args, kwargs)
+    return name + QUEUED if name and lock.scope == "queued" else name
+
+
 def _name(
     task: Any, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str | None:
     if key is None:
-        # Celery's own tasks (chord_unlock and the like) are no jobs of the user's.
+        # Celery's own tasks (chord_unlock and others) take no lock.
         is_job = task.request.id and not task.name.startswith("celery.")
         return keys.shortened(f"{task.name}[{task.request.id}]") if is_job else None
-    dump = getattr(task, "_dump_pydantic_arguments", None)
-    if dump is not None:  # the worker has mappings where the caller has models
-        args, kwargs = dump(args, kwargs)
+    args, kwargs = dump_models(task, args, kwargs)
     if callable(key):
         return keys.from_callable(key, args, kwargs)
     parameters = parameters_of(task)

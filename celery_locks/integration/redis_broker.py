@@ -1,8 +1,9 @@
-"""What kombu keeps in a Redis broker: the messages in queues and those not acknowledged yet.
+"""The messages that kombu keeps in a Redis broker: queued and unacknowledged ones.
 
-Read in small steps, so that nobody else waits for it. A message that a worker has fetched is in a
-hash (``unacked``, by delivery tag), and the time of its delivery in an index (``unacked_index``).
-When that time is a visibility timeout ago, kombu puts the message back into its queue.
+They are read in small steps, so that the server stays responsive. A message that a worker has
+fetched is in a hash (``unacked``, by delivery tag), and the time of its delivery in an index
+(``unacked_index``). When that time is a visibility timeout ago, kombu restores the message to its
+queue.
 """
 
 from __future__ import annotations
@@ -17,27 +18,15 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
+from celery_locks.integration.internals import RedisChannel
+from celery_locks.store import broker
+
 SOCKET_TIMEOUT = 10.0
-_STEP = 100  # what the broker is asked for at once
-_LONGEST = 60.0  # seconds for one look; then the queues are too long
-
-# restore: move a message from the unacknowledged ones into its queues, as kombu does.
-# KEYS 1 unacked  2 unacked_index  3... the lists of its queues
-# ARGV 1 delivery tag  2 the entry as it was read  3 the time of its delivery  4 the message
-# returns 1 moved, 0 not there any more: acknowledged, restored by kombu, or delivered again since
-_RESTORE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-local delivered_at = redis.call('ZSCORE', KEYS[2], ARGV[1])
-if not delivered_at or tonumber(delivered_at) ~= tonumber(ARGV[3]) then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-for i = 3, #KEYS do redis.call('RPUSH', KEYS[i], ARGV[4]) end
-return 1
-"""
+_LONGEST = 60.0  # seconds for one search; if it takes longer, the queues are too long
 
 
-class InDoubt(Exception):
-    """Nothing can be said, for the reason given."""
+class Inconclusive(Exception):
+    """The broker cannot be read completely; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,74 +43,74 @@ class Unacked:
 
     @property
     def returns_in(self) -> float:
-        """Seconds until kombu may put it back by itself."""
+        """Seconds until kombu may restore it."""
         return max(0.0, self.delivered_at + self.visibility_timeout - time.time())
 
 
 def expect_one_server(connection: Any) -> None:
     if len(connection.alt) > 1 and connection.transport_cls != "sentinel":
-        raise InDoubt("broker_url names several servers, and a message may be on another")
+        raise Inconclusive("broker_url names several servers, and a message may be on another")
 
 
 def ids_in(message: Any) -> Iterator[str]:
-    """By either of the two that Celery writes; messages of the first protocol have no headers."""
-    for part, word in (("headers", "id"), ("properties", "correlation_id")):
-        if task_id := (message.get(part) or {}).get(word):
+    """Yield the task id from both fields of Celery; messages of protocol 1 have no headers."""
+    for part, field in (("headers", "id"), ("properties", "correlation_id")):
+        if task_id := (message.get(part) or {}).get(field):
             yield task_id
 
 
 @contextmanager
 def open_broker(app: Any, timeout: float) -> Iterator[RedisBroker]:
-    """The broker that the workers read from; InDoubt if it cannot be asked."""
+    """Connect to the broker that the workers read from; raises Inconclusive if it cannot."""
     with app.connection_for_read(connect_timeout=timeout) as connection:
         if (kind := connection.transport.driver_type) != "redis":
-            raise InDoubt(f"a broker of type {kind!r} cannot be asked")
+            raise Inconclusive(f"a broker of type {kind!r} cannot be asked")
         errors = (OperationalError, *connection.connection_errors, *connection.channel_errors)
         try:
             connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT)
             connection.ensure_connection(max_retries=1, interval_start=0, interval_max=0)
             expect_one_server(connection)
-            broker = RedisBroker(connection.channel())
-            broker.expect_acknowledging()
-            yield broker
+            messages = RedisBroker(connection.channel())
+            messages.expect_acknowledging()
+            yield messages
         except errors as error:
-            raise InDoubt(f"the broker gives no answer: {error}") from error
+            raise Inconclusive(f"the broker gives no answer: {error}") from error
 
 
 class RedisBroker:
-    """The broker's messages, over a channel of kombu's."""
+    """The messages of a Redis broker, read over a channel of kombu."""
 
     def __init__(self, channel: Any, event_exchange: str = "") -> None:
-        self._channel = channel
-        self._client = channel._create_client()
+        self._channel = RedisChannel(channel)
+        self._client = self._channel.make_client()
         self._event_exchange = event_exchange
         self._ends = time.monotonic() + _LONGEST
 
     def expect_acknowledging(self, unread: Iterable[str] = ()) -> None:
-        """``unread`` are queues that some worker reads without acknowledging."""
+        """Raise if messages are consumed without acknowledging; ``unread`` names such queues."""
         names = list(unread)
-        if names or not self._channel.ack_emulation:
+        if names or not self._channel.acknowledges:
             what = f"queue {names[0]!r} is" if names else "the queues are"
-            raise InDoubt(f"{what} read without acknowledging, so what workers have is not seen")
+            raise Inconclusive(
+                f"{what} read without acknowledging, so messages in workers cannot be seen"
+            )
 
     def messages(self, queues: Iterable[str]) -> Iterator[Any]:
-        """In the order that a message moves: out of a list, to those not acknowledged."""
-        keys = {
-            self._channel._q_for_pri(queue, priority)
-            for queue in {*queues, *self._bound_queues()}
-            for priority in self._channel.priority_steps
-        }
-        for key in sorted(keys):
-            yield from self._listed(key)
+        """Yield all messages in the order in which one moves: from a list to the unacknowledged."""
+        all_queues = {*queues, *self._bound_queues()}
+        for key in sorted(
+            {name for queue in all_queues for name in self._channel.list_names(queue)}
+        ):
+            yield from self._read_list(key)
         yield from (json.loads(entry)[0] for _, entry in self._unacked())
 
     def unacked(self, task_ids: Iterable[str]) -> dict[str, list[Unacked]]:
-        """The unacknowledged messages of these tasks; usually one of each, or none."""
+        """Return the unacknowledged messages of these tasks; usually one each, or none."""
         wanted, found = set(task_ids), dict[str, list[Unacked]]()
         for tag, entry in dict(self._unacked_of(wanted)).items():
             if (delivered_at := self._delivered_at(tag)) is None:
                 continue  # acknowledged since
-            timeout = float(self._channel.visibility_timeout)
+            timeout = self._channel.visibility_timeout
             for task_id in wanted.intersection(ids_in(json.loads(entry)[0])):
                 message = Unacked(tag, entry, delivered_at, timeout)
                 found.setdefault(task_id, []).append(message)
@@ -133,89 +122,70 @@ class RedisBroker:
                 yield tag, entry
 
     def restore(self, message: Unacked) -> list[str]:
-        """Put it back into its queues now, if nobody touched it since it was read; [] if so.
+        """Restore a message to its queues, unless it changed since it was read.
 
-        Returns the names of the queues. The next worker that is free gets it, as when kombu does
-        it. Atomic: kombu's own restore watches the same hash, so it is done by one of the two.
+        Returns the names of the queues; [] if it changed. The next free worker gets the message,
+        as when kombu restores it. Atomic: kombu watches the same hash, so only one of them moves
+        it.
         """
         payload, exchange, routing_key = json.loads(message.entry)
         queues = self._queues_of(exchange, routing_key)
         if not queues:
-            raise InDoubt(f"no queue is bound to {routing_key!r} of exchange {exchange!r}")
-        priority = self._channel._get_message_priority(payload, reverse=False)
+            raise Inconclusive(f"no queue is bound to {routing_key!r} of exchange {exchange!r}")
         names = [self._channel.unacked_key, self._channel.unacked_index_key]
-        names += [self._channel._q_for_pri(queue, priority) for queue in queues]
+        names += [self._channel.list_name(queue, payload) for queue in queues]
         keys = [self._key("EVAL", name) for name in names]
         args = (message.tag, message.entry, repr(message.delivered_at), _redelivered(payload))
-        transport = self._channel.connection
         try:
-            moved = self._client.execute_command("EVAL", _RESTORE, len(keys), *keys, *args)
-        except (*transport.connection_errors, *transport.channel_errors) as error:
-            raise InDoubt(f"the broker gives no answer: {error}") from error
+            moved = broker.restore(self._client, keys, args)
+        except self._channel.errors as error:
+            raise Inconclusive(f"the broker gives no answer: {error}") from error
         return queues if moved else []
 
     def _queues_of(self, exchange: str, routing_key: str) -> list[str]:
-        """By the bindings in the broker; a row of a topic exchange has a pattern."""
+        """Look up the bindings in the broker; a row of a topic exchange has a pattern."""
         if not exchange:
             return [routing_key] if routing_key else []
         return sorted(
             queue
-            for key, pattern, queue in self._channel.get_table(exchange)
+            for key, pattern, queue in self._channel.bindings(exchange)
             if key == routing_key or (pattern and re.match(pattern, routing_key))
         )
 
     def _delivered_at(self, tag: str) -> float | None:
         key = self._key("ZSCORE", self._channel.unacked_index_key)
-        score: float | None = self._client.zscore(key, tag)
-        return score
+        return broker.delivery_time(self._client, key, tag)
 
-    def _listed(self, key: str) -> Iterator[Any]:
-        """From the end that new ones come in at: those that come meanwhile hide none."""
-        start = 0
-        while True:
+    def _read_list(self, name: str) -> Iterator[Any]:
+        for chunk in broker.read_list(self._client, self._key("LRANGE", name)):
             self._check_time()
-            chunk = self._client.lrange(self._key("LRANGE", key), start, start + _STEP - 1)
             yield from map(json.loads, chunk)
-            if not chunk:
-                return
-            start += len(chunk)
 
     def _unacked(self) -> Iterator[tuple[str, bytes]]:
-        """Delivery tags with their entries: [message, exchange, routing key] as JSON."""
-        key, cursor = self._key("HSCAN", self._channel.unacked_key), 0
-        while True:
+        """Yield delivery tags with their entries: [message, exchange, routing key] as JSON."""
+        key = self._key("HSCAN", self._channel.unacked_key)
+        for chunk in broker.read_hash(self._client, key):
             self._check_time()
-            cursor, chunk = self._client.hscan(key, cursor, count=_STEP)
-            yield from ((tag.decode(), entry) for tag, entry in chunk.items())
-            if not cursor:
-                return
+            yield from chunk
 
     def _bound_queues(self) -> Iterator[str]:
-        """Every queue that anybody declared; one that nobody reads is known here only."""
-        prefix = self._channel.global_keyprefix + self._channel.keyprefix_queue % ""
-        pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", 0
-        while True:
+        """Yield every declared queue; one without consumers is known only by its binding."""
+        for exchanges in broker.find_keys(self._client, self._channel.binding_prefix):
             self._check_time()
-            cursor, keys = self._client.scan(cursor, match=pattern, count=10 * _STEP)
-            for exchange in (key.decode().removeprefix(prefix) for key in keys):
+            for exchange in exchanges:
                 if not exchange.endswith(".pidbox") and exchange != self._event_exchange:
-                    yield from (row[-1] for row in self._channel.get_table(exchange))
-            if not cursor:
-                return
+                    yield from (row[-1] for row in self._channel.bindings(exchange))
 
     def _key(self, command: str, key: str) -> str:
-        """kombu's client puts its prefix before the keys of some commands by itself."""
-        if command in getattr(self._client, "PREFIXED_SIMPLE_COMMANDS", ()):
-            return key
-        return f"{self._channel.global_keyprefix}{key}"
+        return self._channel.key(self._client, command, key)
 
     def _check_time(self) -> None:
         if time.monotonic() > self._ends:
-            raise InDoubt(f"the queues are too long to be read in {_LONGEST:g} s")
+            raise Inconclusive(f"the queues are too long to be read in {_LONGEST:g} s")
 
 
 def _redelivered(payload: Any) -> str:
-    """The message with the mark that kombu sets when it restores one; other tasks rely on it."""
+    """Return the message with the mark that kombu sets on a restored one; other tasks need it."""
     for part in (payload.get("headers"), payload.get("properties", {}).get("delivery_info")):
         if isinstance(part, dict):
             part["redelivered"] = True

@@ -1,9 +1,9 @@
-"""The request as the worker's main process has it: mints the token and reports to the wards.
+"""The request in the worker's main process: creates the token and reports to the supervisor.
 
-The token travels to a child in ``properties``, and tells it that its lock is kept here. At the top
-level of the request it would become a message header, which retries inherit. Celery makes a
+The token travels to a child in ``properties`` and tells it that its lock is renewed here. At the
+top level of the request it would become a message header, which retries inherit. Celery makes a
 subclass of this class for every task and redefines two of its methods there without calling ours,
-so those are wrapped as they are made.
+so these are wrapped when the subclass is made.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
 from celery_locks.core.requests import new_token
 from celery_locks.integration.headers import give_token, remove_token
-from celery_locks.integration.reservation import release_reservation_of
+from celery_locks.integration.internals import (
+    context_of,
+    error_of,
+    has_children,
+    request_dict_of,
+)
+from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.supervisor import supervisor
 
 
@@ -29,62 +34,55 @@ class LockRequest(Request):  # type: ignore[misc]
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "execute_using_pool" in vars(cls):
-            cls.execute_using_pool = _dispatching(cls.execute_using_pool)
+            cls.execute_using_pool = _wrap_execute_using_pool(cls.execute_using_pool)
         if "on_success" in vars(cls):
-            cls.on_success = _ending(cls.on_success)
+            cls.on_success = _wrap_on_success(cls.on_success)
 
     def on_accepted(self, pid: int, time_accepted: float) -> Any:
         self.worker_pid = pid
-        supervisor.accepted(self.lock_token, pid)
+        supervisor.on_accepted(self.lock_token, pid)
         return super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """What a child reports comes by way of ``on_success``; the rest is said about a child.
+        """Handle the loss of a child; errors that a child itself reports go to ``on_success``.
 
-        That it was terminated or ran out of time is said before it is gone: it may write still.
+        Celery reports a terminated or timed out child before it is dead: it may still write.
         """
-        error = exc_info.exception
-        if isinstance(error, ExceptionWithTraceback):
-            error = error.exc
-        said_too_early = isinstance(error, Terminated | TimeLimitExceeded)
-        if isinstance(error, WorkerLostError) or (said_too_early and not supervisor.sees_deaths):
-            supervisor.died(self.lock_token)
+        error = error_of(exc_info)
+        is_early = isinstance(error, Terminated | TimeLimitExceeded)
+        if isinstance(error, WorkerLostError) or (is_early and not supervisor.sees_deaths):
+            supervisor.on_child_lost(self.lock_token)
         comes_again = self.task.acks_late and self.task.reject_on_worker_lost
         if not comes_again and isinstance(error, WorkerLostError | Terminated | TimeLimitExceeded):
-            # It may have died before it asked for its lock, which then is still the message's.
-            release_reservation_of(self._context, self.task.app)
+            # It may have died before it acquired its lock, so that the reservation remains.
+            Reservation.of(context_of(self), self.task.app).release()
         return super().on_failure(exc_info, *args, **kwargs)
 
 
-def _dispatching(original: Any) -> Any:
+def _wrap_execute_using_pool(original: Any) -> Any:
     @functools.wraps(original)
     def execute_using_pool(self: LockRequest, pool: Any, **kwargs: Any) -> Any:
         token = self.lock_token = new_token()
-        has_children = _has_children(type(pool).__module__)
-        if has_children:
-            give_token(self._request_dict, token)
+        in_child = has_children(pool)
+        if in_child:
+            give_token(request_dict_of(self), token)
         else:
-            remove_token(self._request_dict)
-        # Before the child can have it: while the main process is busy it may not hear "accepted".
-        supervisor.add(self, children=has_children)
+            remove_token(request_dict_of(self))
+        # Before the child can have it: a busy main process may not get "accepted" in time.
+        supervisor.add(self, children=in_child)
         try:
             return original(self, pool, **kwargs)
         except BaseException:
-            supervisor.ended(self.lock_token)
+            supervisor.remove(self.lock_token)
             raise
 
     return execute_using_pool
 
 
-@functools.cache
-def _has_children(pool: str) -> bool:
-    return pool.endswith("prefork")
-
-
-def _ending(original: Any) -> Any:
+def _wrap_on_success(original: Any) -> Any:
     @functools.wraps(original)
     def on_success(self: LockRequest, *args: Any, **kwargs: Any) -> Any:
-        supervisor.ended(self.lock_token)
+        supervisor.remove(self.lock_token)
         return original(self, *args, **kwargs)
 
     return on_success

@@ -1,153 +1,123 @@
-"""Places in the queue, given back by others than the run: a message that will never begin.
+"""The reservation of a message: the lock that it holds from publish until it runs.
 
-The token of a place is made of the task's id, so that a revoke, which knows nothing else, frees it
-at once wherever the message is. Everything here is done in the keeper's thread.
+Its token is made of the task's id, so that a revoke, which knows nothing else, can release it at
+once wherever the message is (``revoked.py``). Each process that handles a message makes one
+:class:`Reservation` of it, and every end of the message calls one method:
+
+==============================================  ====================================
+end                                             method
+==============================================  ====================================
+the run acquires the lock in the same shard     ``on_acquired``: the call released it
+the run acquires a lock in another shard        ``on_acquired``: releases it
+conflict, skipped or raised; work completed     ``release``
+requeued                                        ``extend``, then ``hand_over``
+retried                                         ``hand_over``: the next attempt has it
+a copy is dropped                               ``hand_over``: its run has ended it
+the run never began, or raised before its lock  ``release``
+revoked, expired or lost in the main process    ``release``
+==============================================  ====================================
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-import math
-from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
-from celery_locks.forking import run_after_fork
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
-from celery_locks.store.commands.locks import reservation_token
-from celery_locks.text import printable
+from celery_locks.integration.revoked import RETRY_FOR, revoked
+from celery_locks.store.commands.locks import Renewal
 from celery_locks.types import Holder
 from celery_locks.validation import MAX_SECONDS
 
-logger = logging.getLogger("celery_locks")
-
-_PATIENCE = 3600.0
-_AGAIN = 1.0
-_BATCH = 250
-# In a place's ``extra``: the task id of the message that was there before, and for how long it was.
+# In the ``extra`` of a reservation: the task id of the message that it replaced, and the lifetime
+# of that message's reservation.
 REPLACES = "replaces"
 
 
-def release_reservation(name: str, token: str, app: Any) -> None:
-    """The message with this place will not begin: what it held is free for the next."""
-    if token:
-        locks = locks_of(app)
-        renewer.release_later(
-            name, token, locks.background_store, locks.commands, now() + _PATIENCE
-        )
+class Reservation:
+    """The lock that one message holds; without a token, the message holds none."""
 
+    __slots__ = ("_app", "is_owned", "name", "token")
 
-def release_reservation_of(request: Any, app: Any) -> None:
-    """The same by Celery's request; never raises because of what is in a message."""
-    try:
-        header = LockHeader.read(request.headers)
-    except LockUsageError:
-        revoked.add([request.id], app)  # whatever it held, the store knows it by the task's id
-    else:
-        release_reservation(*header.reservation(request.id), app)
+    def __init__(self, name: str, token: str, app: Any) -> None:
+        self.name = name
+        self.token = token
+        self._app = app
+        self.is_owned = bool(token)
 
+    @classmethod
+    def of(cls, request: Any, app: Any) -> Reservation:
+        """Return the reservation of Celery's request, the same each time. Never raises."""
+        found: Reservation | None = getattr(request, "celery_locks_reservation", None)
+        if found is None:
+            found = request.celery_locks_reservation = cls._read(request, app)
+        return found
 
-def replaced_by(place: Holder) -> tuple[str, float]:
-    """The task id of the message that a place was taken from, and for how long to remember that."""
-    task_id, seconds = place.extra.get(REPLACES) or ("", 0.0)
-    return str(task_id), min(float(seconds), MAX_SECONDS)
-
-
-class _Revoked:
-    """A chore of the keeper: looks up which locks the revoked ids have, and frees them."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        self.due = math.inf
-        self._waiting: dict[str, tuple[AppLocks, float]] = {}
-        self._is_added = False
-
-    def add(self, ids: Iterable[str], app: Any) -> None:
+    @classmethod
+    def _read(cls, request: Any, app: Any) -> Reservation:
         try:
-            locks = locks_of(app)
+            header = LockHeader.read(request.headers)
         except LockUsageError:
-            return  # an app without a lock server has no locks
-        tokens = [token for job in ids for token in _tokens_of(job)]
-        self._waiting |= dict.fromkeys(tokens, (locks, now() + _PATIENCE))
-        self.due = now()
-        if not self._is_added:
-            self._is_added = True
-            renewer.add_job(self)
-        renewer.wake_by(self.due)
+            return _UnknownReservation("", request.id, app)
+        return cls(*header.reservation(request.id), app)
 
-    def run(self) -> None:
-        self.due = math.inf
-        waiting = list(self._waiting.items())
-        for locks in {id(locks): locks for _, (locks, _) in waiting}.values():
-            tokens = [token for token, (its, _) in waiting if its is locks][:_BATCH]
-            try:
-                self._free_each(tokens, locks)
-            except LockUnavailable as error:
-                self.due = now() + _AGAIN
-                tokens = [token for token in tokens if self._waiting[token][1] < now()]
-                if tokens:
-                    why = printable(str(error))
-                    logger.warning("the places of revoked tasks lapse by themselves: %s", why)
-            for token in tokens:
-                self._waiting.pop(token, None)
-        if self._waiting:
-            self.due = min(self.due, now() + _AGAIN / 10)
+    def release(self, retry_for: float = RETRY_FOR) -> None:
+        """Release it, once: the message will not run and not come back."""
+        if self.is_owned:
+            self._release_later(now() + retry_for)
+            # Not before: if an exception interrupts it, the next call releases again.
+            self.is_owned = False
 
-    def _free_each(self, tokens: list[str], locks: AppLocks) -> None:
-        """All in a few calls; one by one if that fails because of one of them."""
-        try:
-            self._free(tokens, locks)
-        except LockUnavailable:
-            raise
-        except Exception:  # noqa: BLE001
-            if len(tokens) == 1:
-                renewer.reports.failure("the place of revoked task %r is not freed", tokens[0])
-                return
-            for token in tokens:
-                self._free_each([token], locks)
+    def _release_later(self, until: float) -> None:
+        locks = locks_of(self._app)
+        renewer.release_later(self.name, self.token, locks.background_store, locks.commands, until)
 
-    def _free(self, tokens: list[str], locks: AppLocks) -> None:
-        for root in locks.commands.roots:
-            call = locks.commands.locate(root, tokens, renewer.patience())
-            for token, (name, _) in locks.background_store.perform(call).items():
-                release = locks.commands.release(name, token, budget=renewer.patience())
-                locks.background_store.perform(release)
+    def hand_over(self) -> None:
+        """Leave it to the run, the next attempt or the requeued message, which releases it."""
+        self.is_owned = False
+
+    def on_acquired(self, name: str) -> None:
+        """End it, as the run has acquired the lock ``name``."""
+        if self.token and self.name != name and not self.freed_by(name)[1]:
+            self.release()  # published under a key of another shard, with other options
+        self.hand_over()
+
+    def freed_by(self, name: str) -> tuple[str, str]:
+        """Name and token, if the call that acquires ``name`` can release it; else empty.
+
+        A reservation of the same name is taken over by the run and not released.
+        """
+        if not self.token or self.name == name:
+            return "", ""
+        root = locks_of(self._app).commands.root
+        return (self.name, self.token) if root(self.name) == root(name) else ("", "")
+
+    def extend(self, seconds: float, budget: float) -> None:
+        """Keep it for a requeued message, as long as for a new one; best effort."""
+        if self.token:
+            locks = locks_of(self._app)
+            renewal = Renewal(self.name, self.token, seconds)
+            with suppress(LockUnavailable):
+                locks.perform(locks.commands.renew([renewal], budget))
 
 
-def _tokens_of(job: object) -> list[str]:
-    """Those that the messages of a job have; none if this cannot be the id of one."""
-    try:
-        return [reservation_token(job, again=again) for again in (False, True)]  # type: ignore[arg-type]
-    except (TypeError, UnicodeError):
-        return []
+class _UnknownReservation(Reservation):
+    """The reservation of a message whose header cannot be read; the token is its task id."""
+
+    __slots__ = ()
+
+    def _release_later(self, until: float) -> None:
+        revoked.add([self.token], self._app)  # the store finds it by the task's id
 
 
-revoked = _Revoked()
-run_after_fork(revoked.after_fork, "integration")
+NO_RESERVATION = Reservation("", "", None)
 
 
-def release_on_revoke(**_: Any) -> None:
-    """Have this worker's answer to a revoke free what the messages held, received or not."""
-    from celery.worker.control import Panel  # here: a process that only publishes needs no worker
-
-    for command in ("revoke", "terminate"):
-        original = Panel.data[command]
-        if not hasattr(original, "celery_locks"):
-            Panel.data[command] = _freeing(original)
-
-
-def _freeing(original: Any) -> Any:
-    @functools.wraps(original)
-    def command(state: Any, *args: Any, task_id: Any = (), **kwargs: Any) -> Any:
-        answer = original(state, *args, task_id=task_id, **kwargs)
-        revoked.add(task_id if isinstance(task_id, list | tuple | set) else [task_id], state.app)
-        return answer
-
-    command.celery_locks = True  # type: ignore[attr-defined]
-    return command
+def replaced_by(holder: Holder) -> tuple[str, float]:
+    """Return the task id of the message that a reservation replaced, and how long to keep it."""
+    task_id, seconds = holder.extra.get(REPLACES) or ("", 0.0)
+    return str(task_id), min(float(seconds), MAX_SECONDS)

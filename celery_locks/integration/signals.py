@@ -1,41 +1,80 @@
-"""What hangs on Celery's signals, the same for every way in which a task becomes locked.
+"""The connection to Celery: signals, remote control commands and the wrapper of ``Task.bind``.
 
-Connected by each of them: Celery keeps a receiver once.
+Importing this package connects nothing. The first LockedTask or ``@single_instance`` of a process
+calls :func:`install`, which connects everything.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from celery import signals
 
-from celery_locks.core.renewer import renewer
-from celery_locks.integration import celery_events as task_events
-from celery_locks.integration import control as remote
-from celery_locks.integration import lifecycle, startup
-from celery_locks.integration import reservation as places
-from celery_locks.integration.execution import look_for_plain_tasks
+logger = logging.getLogger("celery_locks")
+
+Callback = Callable[[], object]
+
+_is_installed = False
 
 
-def connect() -> None:
-    """Before a worker starts: what it does for locked tasks beyond running them."""
-    signals.worker_init.connect(look_for_plain_tasks)
-    signals.worker_process_init.connect(look_for_plain_tasks)
-    signals.worker_init.connect(remote.register)
-    signals.worker_init.connect(task_events.follow_worker)
-    signals.worker_init.connect(places.release_on_revoke)
-    signals.worker_ready.connect(startup.announce)
-    signals.task_revoked.connect(_when_a_message_is_revoked)
-    lifecycle.at_end_of_child(_settle)
+def install() -> None:
+    """Connect everything to Celery, once in a process."""
+    global _is_installed
+    if _is_installed:
+        return
+    # Here: these modules import LockedTask or this module.
+    from celery_locks.core.owners import set_task_lookup
+    from celery_locks.integration import celery_events, control, current, decorator, startup
+    from celery_locks.integration.internals import on_bind
+    from celery_locks.integration.revoked import release_on_revoke
+
+    on_bind(decorator.lock_if_marked)
+    set_task_lookup(current.task_here)
+    signals.worker_init.connect(current.look_for_plain_tasks)
+    signals.worker_process_init.connect(current.look_for_plain_tasks)
+    signals.worker_init.connect(control.register)
+    signals.worker_init.connect(celery_events.follow_worker)
+    signals.worker_init.connect(release_on_revoke)
+    signals.worker_ready.connect(startup.log_locks)
+    signals.task_revoked.connect(_release_revoked)
+    at_end_of_child(_finish_releases)
+    _is_installed = True
 
 
-def _settle() -> None:
-    """A child is recycled while the server is away for a moment: what it owes dies with it."""
+def at_end_of_child(callback: Callback) -> None:
+    """Call it when a child of the prefork pool exits; ``atexit`` does not work there."""
+    _connect(signals.worker_process_shutdown, callback)
+
+
+def when_worker_is_ready(callback: Callback) -> None:
+    """Call it in a worker's main process, once it takes tasks; never in other processes."""
+    _connect(signals.worker_ready, callback)
+
+
+def _connect(signal: Any, callback: Callback) -> None:
+    def call(**_: Any) -> None:
+        try:
+            callback()
+        except Exception:  # Celery would only log it too, as an error of a signal
+            logger.exception("%r failed in a worker", callback)
+
+    signal.connect(call, weak=False, dispatch_uid=f"celery_locks.{callback!r}")
+
+
+def _finish_releases() -> None:
+    """Wait for pending releases: those of a child that exits are lost with it."""
+    from celery_locks.core.renewer import renewer
+
     renewer.wait_idle(3.0)
 
 
-def _when_a_message_is_revoked(
+def _release_revoked(
     sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
 ) -> None:
+    """Release the reservation of a message that was revoked or has expired."""
+    from celery_locks.integration.reservation import Reservation
+
     if not terminated:
-        places.release_reservation_of(request, sender.app)
+        Reservation.of(request, sender.app).release()

@@ -1,8 +1,8 @@
-"""What a worker says of its locks when it starts, in its log.
+"""Log lines about locks when a worker starts.
 
-One line says where they are kept and which tasks are locked. Then the server is asked once, beside
-the worker's start and never in its way: what only a person can correct is an error in the log
-before the first task meets it.
+One line names the lock server and counts the locked tasks. Then a thread asks the server once,
+without delaying the start, so that a wrong password or permission is in the log as an error before
+the first task needs its lock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from celery_locks.store.commands.admin import AdminCommands
 
 logger = logging.getLogger("celery_locks")
 
-# Seconds; whoever is away for longer is reported as away.
+# Seconds; a server that does not reply in this time is reported as unavailable.
 _PATIENCE = 1.0
 
 
-def announce(sender: Any = None, **_: Any) -> None:
-    """A worker is ready; ``sender`` is its consumer."""
+def log_locks(sender: Any = None, **_: Any) -> None:
+    """Log the locks of a worker that is ready; ``sender`` is its consumer."""
     app = sender.app
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     if not any(hasattr(task, "lock_options") for task in tasks):
@@ -37,12 +37,12 @@ def announce(sender: Any = None, **_: Any) -> None:
     options = [found for task in tasks if (found := _options_of(task))]
     logger.info("locks: %s, %s", locks.server_url, _summary(options, len(tasks)))
     threading.Thread(
-        target=_ask_server, args=(locks,), name="celery-locks-startup", daemon=True
+        target=_check_server, args=(locks,), name="celery-locks-startup", daemon=True
     ).start()
 
 
 def _options_of(task: Any) -> LockOptions | None:
-    """None for a task that takes no lock."""
+    """Return the lock options of a task; None if it takes no lock."""
     if not hasattr(task, "lock_options"):
         return None
     try:
@@ -55,16 +55,16 @@ def _options_of(task: Any) -> LockOptions | None:
 
 def _summary(options: Iterable[LockOptions], tasks: int) -> str:
     found = list(options)
-    ttls = sorted({one.ttl for one in found}) or [0.0]
+    ttls = sorted({each.ttl for each in found}) or [0.0]
     ttl = f"{ttls[0]:g}" if len(ttls) == 1 else f"{ttls[0]:g} to {ttls[-1]:g}"
-    by_id = sum(one.key is None for one in found)
-    how = [(len(found) - by_id, "by key"), (by_id, "by task id")]
-    parts = ", ".join(f"{count} {word}" for count, word in how if count)
+    by_id = sum(each.key is None for each in found)
+    counts = [(len(found) - by_id, "by key"), (by_id, "by task id")]
+    parts = ", ".join(f"{count} {kind}" for count, kind in counts if count)
     are = "is" if len(found) == 1 else "are"
     return f"ttl {ttl} s; {len(found)} of {tasks} tasks {are} locked ({parts or 'none'})"
 
 
-def _ask_server(locks: AppLocks) -> None:
+def _check_server(locks: AppLocks) -> None:
     call = AdminCommands(locks.commands).server(locks.commands.roots[0])
     call.budget = _PATIENCE
     try:

@@ -1,16 +1,16 @@
-"""The worker's main process looks after the locks that its children hold.
+"""The worker's main process supervises the locks that its children hold.
 
-A ward is one task under way, known by the token that the main process gave it. When it has run for
-a third of its ttl, the keeper looks the token up in the store (the child chose the name) and from
-then on renews the lease like its own. Each child's death is seen through a pidfd, and everything it
-held is freed at once. While a task with ``acks_late`` runs, its unacknowledged message is kept
-invisible on a Redis broker, so that it is not redelivered.
+A supervised task is known by the token that the main process gave it. When the task has run for a
+third of its ttl, the background thread looks the token up in the store (the child chose the lock's
+name) and from then on renews the lease. A pidfd reports the death of each child, and everything
+that the child held is released at once. While a task with ``acks_late`` runs, its message is kept
+invisible (``broker_visibility.py``).
 
-The main thread is what limits a worker with short tasks, so it only notes a ward down; what options
-and ttl it has is asked in the keeper's thread, of those that are still there after a moment.
+The main thread limits the throughput of a worker with short tasks, so it only adds an entry. The
+background thread reads the task's options and ttl, and only of tasks that still run after a moment.
 
-All methods but ``run`` are called by the worker's main thread; ``run`` and what it calls by the
-keeper's. Where the system has no pidfd, Celery's own word that a worker was lost does instead.
+The worker's main thread calls all public methods but ``run``; the background thread calls ``run``
+and the private methods. On a system without pidfd, Celery reports the loss of a child.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import logging
 import math
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,118 +27,31 @@ from typing import Any
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.core.lease import BaseLease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.broker_visibility import UnackedMessage
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
-from celery_locks.store.effects import Call
-from celery_locks.store.redis_store import RedisStore
-from celery_locks.store.scripts import PlainCommand
+from celery_locks.integration.supervised_task import (
+    FIRST_LOOKUP,
+    SupervisedLease,
+    SupervisedTask,
+)
 from celery_locks.text import printable
-from celery_locks.types import LockSpec, Revocation
-from celery_locks.validation import MIN_TTL
+from celery_locks.types import LockSpec
 
 logger = logging.getLogger("celery_locks")
 
-# When a ward is first looked at: a third of the shortest ttl that it may have.
-_FIRST_LOOK = MIN_TTL / 3
-_SECOND_LOOK = 0.25
-# After a failure that nobody foresaw.
-_AGAIN = 1.0
-_GIVEN_UP = 60.0
-
-
-class SupervisedTask:
-    """A task under way in a child (or, only for its message, in this process)."""
-
-    locks: AppLocks
-    ttl: float = 0.0  # and no locks, before the first look
-    message: UnackedMessage | None = None
-    name: str | None = None
-    task: str | None = None
-    task_id: str | None = None
-    is_dead: bool = False
-    is_revoked: bool = False  # before the store was asked for its name; the child is told
-    looks: int = 0  # how often the store knew nothing of it since it died
-    died_at: float = math.inf
-    found_pid: int | None = None
-
-    def __init__(self, request: Any, in_child: bool) -> None:
-        self.request = request
-        self.token: str = request.lock_token
-        self.in_child = in_child
-        self.due = now() + _FIRST_LOOK
-
-    @property
-    def pid(self) -> int | None:
-        """Of the child that has it, as far as Celery or the store has said so."""
-        pid: int | None = self.request.worker_pid
-        return pid or self.found_pid
-
-    def die(self) -> None:
-        if not self.is_dead:
-            self.is_dead, self.looks = True, 0
-            self.due = self.died_at = now()
-
-    def rest(self, until: float) -> None:
-        """The keeper has nothing to do for it before; unless the main thread just said it died."""
-        self.due = until
-        if self.is_dead:
-            self.due = self.died_at
-
-
-class SupervisedLease(BaseLease):
-    """What the main process renews for a child.
-
-    That the store no longer has it may mean that the child has just released it, so nothing is
-    said here: the child is asked to look, and says it if it was a loss.
-    """
-
-    def lose(self, reason: str, revoked: Revocation | None = None) -> None:
-        if self._is_lost_now(reason, revoked) and self._on_lost:
-            self._on_lost(self, self.loss(reason))
-
-
-class UnackedMessage:
-    """The unacknowledged message of a running task on a Redis broker."""
-
-    def __init__(self, request: Any) -> None:
-        channel = request.message.channel
-        self._request = request
-        self._store = _broker_store(channel)
-        self._key = (getattr(channel, "global_keyprefix", "") or "") + channel.unacked_index_key
-        self._tag = request.message.delivery_tag
-        self.interval = max(0.2, channel.visibility_timeout / 3)
-        self.due = now() + self.interval
-
-    @classmethod
-    def of(cls, request: Any) -> UnackedMessage | None:
-        channel = getattr(request.message, "channel", None)
-        return cls(request) if hasattr(channel, "unacked_index_key") else None
-
-    def keep_invisible(self) -> None:
-        self.due = math.inf if self._request.acknowledged else now() + self.interval
-        if not self._request.acknowledged:
-            args = ("XX", str(time.time()), self._tag)
-            self._store.perform(Call(_ZADD, self._key, args, bool, renewer.patience()))
-
-
-_ZADD = PlainCommand("ZADD")
-
-
-def _broker_store(channel: Any) -> RedisStore:
-    store = getattr(channel, "_celery_locks_store", None)
-    if store is None:
-        store = channel._celery_locks_store = RedisStore.from_client(channel.client, "broker")
-    assert isinstance(store, RedisStore)
-    return store
+_SECOND_LOOKUP = 0.25
+# Seconds until the next try after an unexpected error, and until a dead task is given up.
+_RETRY_AFTER = 1.0
+_GIVE_UP_AFTER = 60.0
 
 
 class ChildSupervisor:
-    """All wards of this worker."""
+    """All supervised tasks of this worker, as a background job."""
 
     sees_deaths = hasattr(os, "pidfd_open")
 
@@ -153,246 +65,210 @@ class ChildSupervisor:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """Of the tasks under way."""
+        """The tokens of the running tasks."""
         return frozenset(self._supervised)
 
     @property
     def due(self) -> float:
-        supervisor = list(self._supervised.values())
-        lookups = [supervised.due for supervised in supervisor]
-        return min(lookups + [w.message.due for w in supervisor if w.message], default=math.inf)
+        entries = list(self._supervised.values())
+        messages = [entry.message.due for entry in entries if entry.message]
+        return min([entry.due for entry in entries] + messages, default=math.inf)
 
     def add(self, request: Any, *, children: bool) -> None:
-        """A task is about to be given to the pool."""
+        """Supervise a task that is about to be given to the pool."""
         acks_late = request.task.acks_late
         if not children and not acks_late:
-            return  # the lock is this process's own, and its message is acknowledged
-        supervised = SupervisedTask(request, children)
+            return  # this process renews the lock itself, and the message is acknowledged
+        entry = SupervisedTask(request, children)
         if acks_late or not self._is_added:
-            self._prepare(supervised, acks_late)
-        self._supervised[supervised.token] = supervised
-        renewer.wake_by(supervised.due)
+            self._prepare(entry, acks_late)
+        self._supervised[entry.token] = entry
+        renewer.wake_by(entry.due)
 
-    def _prepare(self, supervised: SupervisedTask, acks_late: bool) -> None:
-        """What is not for the keeper's thread, as it imports modules and takes locks of kombu's.
+    def _prepare(self, entry: SupervisedTask, acks_late: bool) -> None:
+        """Do in the main thread what imports modules or takes locks of kombu.
 
-        A child that is forked meanwhile would wait for these for ever.
+        A child forked while the background thread holds such a lock would wait for it for ever.
         """
-        with suppress(ValueError):  # the task itself says so, in its result
-            keeps = locks_of(supervised.request.task.app).settings.keep_invisible
-            supervised.message = (
-                UnackedMessage.of(supervised.request) if keeps and acks_late else None
-            )
+        with suppress(ValueError):  # the task itself reports wrong settings, in its result
+            keeps = locks_of(entry.request.task.app).settings.keep_invisible
+            entry.message = UnackedMessage.of(entry.request) if keeps and acks_late else None
         if not self._is_added:
             self._is_added = True
             renewer.add_job(self)
 
-    def accepted(self, token: str, pid: int) -> None:
-        """The request has the pid already: the child may die at any moment from now on."""
+    def on_accepted(self, token: str, pid: int) -> None:
+        """Watch the child that accepted the task; the request has its pid already."""
         if pid not in self._pidfds:
-            supervised = self._supervised.get(token)
-            if supervised and supervised.in_child:
-                self._watch(supervised)
+            entry = self._supervised.get(token)
+            if entry and entry.in_child:
+                self._watch(entry)
 
-    def ended(self, token: str) -> None:
-        """The task ended in a way that ran its ``finally``: the child has released."""
-        supervised = self._supervised.pop(token, None)
-        if (
-            supervised and supervised.name
-        ):  # else the keeper has not got it, or looks once more (_found)
+    def remove(self, token: str) -> None:
+        """Stop supervising a task whose ``finally`` ran: the child has released."""
+        entry = self._supervised.pop(token, None)
+        # Without a name the renewer does not have it, or _on_found discards it.
+        if entry and entry.name:
             renewer.discard(token)
 
-    def died(self, token: str) -> None:
-        """Celery says that the process is gone; the pidfd usually said so before."""
-        supervised = self._supervised.get(token)
-        if supervised and supervised.in_child:
-            supervised.die()
-            renewer.wake_by(supervised.due)
+    def on_child_lost(self, token: str) -> None:
+        """Release what a dead child held; the pidfd usually reported its death before Celery."""
+        entry = self._supervised.get(token)
+        if entry and entry.in_child:
+            entry.mark_dead()
+            renewer.wake_by(entry.due)
 
-    def last_look(self) -> None:
-        """The worker exits: free what children held that were killed with it."""
-        for supervised in list(self._supervised.values()):
-            if supervised.in_child and not _is_alive(supervised.pid):
-                self.died(supervised.token)
+    def release_at_exit(self) -> None:
+        """Release what children held that were killed together with the worker."""
+        for entry in list(self._supervised.values()):
+            if entry.in_child and not _is_alive(entry.pid):
+                self.on_child_lost(entry.token)
         renewer.wait_idle(1.0)
 
-    # From here on in the keeper's thread, but for _watch.
+    # From here on everything but _watch runs in the background thread.
 
-    def _watch(self, supervised: SupervisedTask) -> None:
-        pid = supervised.pid
+    def _watch(self, entry: SupervisedTask) -> None:
+        pid = entry.pid
         if pid is None or pid in self._pidfds or not self.sees_deaths:
             return
         try:
             self._pidfds[pid] = os.pidfd_open(pid)
         except ProcessLookupError:
-            self.died(supervised.token)
+            self.on_child_lost(entry.token)
             return
-        renewer.watch(self._pidfds[pid], lambda: self._child_died(pid))
+        renewer.watch(self._pidfds[pid], lambda: self._on_death(pid))
 
-    def _child_died(self, pid: int) -> None:
+    def _on_death(self, pid: int) -> None:
         os.close(self._pidfds.pop(pid))
-        dead = [
-            supervised for supervised in list(self._supervised.values()) if supervised.pid == pid
-        ]
-        for supervised in dead:
-            supervised.die()
+        for entry in [entry for entry in list(self._supervised.values()) if entry.pid == pid]:
+            entry.mark_dead()
         self.run()
 
     def run(self) -> None:
         moment = now()
-        for supervised in list(self._supervised.values()):
-            if supervised.due <= moment and not supervised.ttl:
-                self._try(self._load_options, supervised)
-            if supervised.message and supervised.message.due <= moment:
-                self._keep_invisible(supervised.message)
+        for entry in list(self._supervised.values()):
+            if entry.due <= moment and not entry.ttl:
+                self._try(self._load_options, entry)
+            if entry.message and entry.message.due <= moment:
+                entry.message.keep_invisible()
         due = [
-            supervised
-            for supervised in list(self._supervised.values())
-            if supervised.due <= moment and supervised.ttl
+            entry for entry in list(self._supervised.values()) if entry.due <= moment and entry.ttl
         ]
-        self._locate([supervised for supervised in due if supervised.name is None])
-        for supervised in due:
-            self._try(self._settle, supervised)
+        self._locate([entry for entry in due if entry.name is None])
+        for entry in due:
+            self._try(self._schedule, entry)
 
-    def _try(self, step: Callable[[SupervisedTask], None], supervised: SupervisedTask) -> None:
-        """One task that cannot be looked after must not cost the others their supervision."""
+    def _try(self, step: Callable[[SupervisedTask], None], entry: SupervisedTask) -> None:
+        """Run a step of one task; its error must not affect the supervision of others."""
         try:
-            step(supervised)
+            step(entry)
         except Exception:  # noqa: BLE001
-            renewer.reports.failure(
-                "the lock of task %r is not looked after", supervised.request.id
-            )
-            supervised.due = now() + _AGAIN
-            if now() > supervised.died_at + _GIVEN_UP:
-                self.ended(supervised.token)
+            renewer.reports.failure("the lock of task %r is not supervised", entry.request.id)
+            entry.due = now() + _RETRY_AFTER
+            if now() > entry.died_at + _GIVE_UP_AFTER:
+                self.remove(entry.token)
 
-    def _load_options(self, supervised: SupervisedTask) -> None:
-        task = supervised.request.task
+    def _load_options(self, entry: SupervisedTask) -> None:
+        task = entry.request.task
         try:
-            header = LockHeader.read_request(supervised.request.request_dict)
+            header = LockHeader.read_request(entry.request.request_dict)
             options, locks = task.lock_options(header.options), locks_of(task.app)
         except ValueError:
-            options = None  # the task itself says so, in its result
+            options = None  # the task itself reports it, in its result
         if not options or not options.enabled:
-            self._supervised.pop(supervised.token, None)
+            self._supervised.pop(entry.token, None)
             return
-        supervised.locks, supervised.ttl = locks, options.ttl
-        if not supervised.is_dead:
-            more = options.ttl / 3 - _FIRST_LOOK
-            supervised.rest(supervised.due + more if supervised.in_child else math.inf)
+        entry.locks, entry.ttl = locks, options.ttl
+        if not entry.is_dead:
+            more = options.ttl / 3 - FIRST_LOOKUP
+            entry.postpone(entry.due + more if entry.in_child else math.inf)
 
-    def _keep_invisible(self, message: UnackedMessage) -> None:
-        try:
-            message.keep_invisible()
-        except Exception as error:  # noqa: BLE001
-            message.due = now() + min(1.0, message.interval)
-            sentence = "a running task's message could not be kept invisible: %s"
-            if isinstance(error, LockUnavailable):
-                logger.warning(sentence, printable(str(error)))
-            else:
-                renewer.reports.failure(sentence, printable(str(error)))
-
-    def _locate(self, supervisor: list[SupervisedTask]) -> None:
+    def _locate(self, entries: list[SupervisedTask]) -> None:
         """Ask the store which locks these tokens have; usually one call."""
-        for locks in {id(supervised.locks): supervised.locks for supervised in supervisor}.values():
-            tokens = {
-                supervised.token: supervised
-                for supervised in supervisor
-                if supervised.locks is locks
-            }
-            answers = [self._look_in(root, locks, tokens) for root in locks.commands.roots]
-            for supervised in tokens.values():
-                supervised.looks += all(answers)
+        for locks in {id(entry.locks): entry.locks for entry in entries}.values():
+            by_token = {entry.token: entry for entry in entries if entry.locks is locks}
+            found = [self._locate_in(root, locks, by_token) for root in locks.commands.roots]
+            for entry in by_token.values():
+                entry.lookups += all(found)
 
-    def _look_in(self, root: str, locks: AppLocks, tokens: dict[str, SupervisedTask]) -> bool:
+    def _locate_in(self, root: str, locks: AppLocks, entries: dict[str, SupervisedTask]) -> bool:
+        """Look the tokens up in one shard; one by one if a reply cannot be read."""
         try:
-            call = locks.commands.locate(root, list(tokens), renewer.patience())
+            call = locks.commands.locate(root, list(entries), renewer.patience())
             found = locks.background_store.perform(call)
         except LockUnavailable as error:
-            about = (len(tokens), printable(str(error)))
+            about = (len(entries), printable(str(error)))
             logger.warning("the locks of %d tasks are not known yet: %s", *about)
             return False
         except Exception:  # noqa: BLE001
-            if len(tokens) == 1:
-                renewer.reports.failure("the lock of task %r is not known", *_ids_of(tokens))
+            if len(entries) == 1:
+                [entry] = entries.values()
+                renewer.reports.failure("the lock of task %r is not known", entry.request.id)
                 return False
-            alone = [{token: supervised} for token, supervised in tokens.items()]
-            return all(list(map(partial(self._look_in, root, locks), alone)))
+            alone = [{token: entry} for token, entry in entries.items()]
+            return all(list(map(partial(self._locate_in, root, locks), alone)))
         for token, (name, holder) in found.items():
-            self._try(partial(self._found, name=name, holder=holder), tokens[token])
+            self._try(partial(self._on_found, name=name, holder=holder), entries[token])
         for token in found.revoked:
-            tokens[token].is_revoked = True
-            self._try(self._tell, tokens[token])
+            entries[token].is_revoked = True
+            self._try(self._notify_child, entries[token])
         return True
 
-    def _found(self, supervised: SupervisedTask, name: str, holder: Any) -> None:
-        if holder.fence == 0 and not supervised.is_dead:
+    def _on_found(self, entry: SupervisedTask, name: str, holder: Any) -> None:
+        if holder.fence == 0 and not entry.is_dead:
             return  # it still waits for the lock
-        supervised.name, supervised.task, supervised.task_id = name, holder.task, holder.task_id
-        if supervised.pid is None:
-            supervised.found_pid = holder.pid
-            self._watch(supervised)
-        if not supervised.is_dead:
-            spec = LockSpec(name, supervised.ttl)
-            lease = SupervisedLease(
-                spec, supervised.token, holder.fence, now(), lambda *_: self._tell(supervised)
-            )
-            lease.on_stop = lambda *_: self._tell(supervised)
-            lease.task, lease.task_id = holder.task, holder.task_id
-            renewer.add(
-                lease, supervised.locks.background_store, supervised.locks.commands, due=now()
-            )
-            if supervised.token not in self._supervised:  # it ended meanwhile, in the main thread
-                renewer.discard(supervised.token)
+        entry.name, entry.task, entry.task_id = name, holder.task, holder.task_id
+        if entry.pid is None:
+            entry.found_pid = holder.pid
+            self._watch(entry)
+        if not entry.is_dead:
+            self._renew(entry, name, holder)
+            if entry.token not in self._supervised:  # the main thread removed it meanwhile
+                renewer.discard(entry.token)
 
-    def _settle(self, supervised: SupervisedTask) -> None:
-        """What comes next for it: to be freed, nothing more, or another look."""
-        if supervised.is_dead:
-            self._release_dead(supervised)
-        elif supervised.name or supervised.is_revoked:
-            supervised.rest(math.inf)
+    def _renew(self, entry: SupervisedTask, name: str, holder: Any) -> None:
+        def notify(*_: Any) -> None:
+            self._notify_child(entry)
+
+        spec = LockSpec(name, entry.ttl)
+        lease = SupervisedLease(spec, entry.token, holder.fence, now(), notify)
+        lease.on_stop = notify
+        lease.task, lease.task_id = holder.task, holder.task_id
+        renewer.add(lease, entry.locks.background_store, entry.locks.commands, due=now())
+
+    def _schedule(self, entry: SupervisedTask) -> None:
+        """Release a dead task's lock, or set the time of the next lookup."""
+        if entry.is_dead:
+            self._release_dead(entry)
+        elif entry.name or entry.is_revoked:
+            entry.postpone(math.inf)
         else:
-            supervised.rest(now() + supervised.ttl / 3)
+            entry.postpone(now() + entry.ttl / 3)
 
-    def _release_dead(self, supervised: SupervisedTask) -> None:
-        """Looked for twice: its last question may have reached the store after our first look."""
-        if (
-            supervised.name is None
-            and supervised.looks < 2
-            and now() < supervised.died_at + supervised.ttl
-        ):
-            supervised.due = now() + _SECOND_LOOK
+    def _release_dead(self, entry: SupervisedTask) -> None:
+        """Release after two lookups: the child's last call may reach the store after the first."""
+        is_certain = entry.lookups >= 2 or now() >= entry.died_at + entry.ttl
+        if entry.name is None and not is_certain:
+            entry.due = now() + _SECOND_LOOKUP
             return
-        self.ended(supervised.token)
-        if supervised.name:
-            self._free(supervised, supervised.name)
+        self.remove(entry.token)
+        if entry.name:
+            self._release(entry, entry.name)
 
-    def _free(self, supervised: SupervisedTask, name: str) -> None:
-        events.emit(
-            "freed",
-            name,
-            supervised.token,
-            pid=supervised.pid,
-            task=supervised.task,
-            task_id=supervised.task_id,
-        )
-        store, past = supervised.locks.background_store, f"process {supervised.pid} died"
-        until = now() + supervised.ttl
-        renewer.release_later(
-            name, supervised.token, store, supervised.locks.commands, until, past=past
-        )
+    def _release(self, entry: SupervisedTask, name: str) -> None:
+        about: dict[str, Any] = {"task": entry.task, "task_id": entry.task_id}
+        events.emit("freed", name, entry.token, pid=entry.pid, **about)
+        store, past = entry.locks.background_store, f"process {entry.pid} died"
+        until = now() + entry.ttl
+        renewer.release_later(name, entry.token, store, entry.locks.commands, until, past=past)
 
-    def _tell(self, supervised: SupervisedTask) -> None:
-        """The lease ended while the child runs: have it look, and raise or mark a loss there."""
-        if supervised.token not in self._supervised or not SIGNAL:
+    def _notify_child(self, entry: SupervisedTask) -> None:
+        """Signal the child that its lease ended: it checks, and raises or marks a loss."""
+        if entry.token not in self._supervised or not SIGNAL:
             return
-        pidfd = self._pidfds.get(supervised.pid or 0)
+        pidfd = self._pidfds.get(entry.pid or 0)
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, SIGNAL)
-
-
-def _ids_of(tokens: dict[str, SupervisedTask]) -> list[str]:
-    return [supervised.request.id for supervised in tokens.values()]
 
 
 def _is_alive(pid: int | None) -> bool:
@@ -404,5 +280,5 @@ def _is_alive(pid: int | None) -> bool:
 
 
 supervisor = ChildSupervisor()
-atexit.register(supervisor.last_look)
+atexit.register(supervisor.release_at_exit)
 run_after_fork(supervisor.after_fork, "integration")

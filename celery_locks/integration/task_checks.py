@@ -1,4 +1,4 @@
-"""What a task's author can get wrong: refused where it is written, with what to write instead."""
+"""Checks of a task's options where they are written; the errors say what to write instead."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any
 from celery_locks import options as lock_options
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
+from celery_locks.integration.internals import is_decorated
 from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
 
-ATTRIBUTES = {f"lock_{word}": word for word in lock_options.WORDS}
-# What nobody means but as a lock's option, and Celery would ignore.
+ATTRIBUTES = {f"lock_{name}": name for name in lock_options.WORDS}
+# Names that can only mean a lock option, and that Celery would ignore.
 _UNMISTAKABLE = {"on_conflict", "on_lost", "on_unavailable", "on_stop", "at_least", "pending_ttl"}
 MISPLACED = frozenset({*ATTRIBUTES, *_UNMISTAKABLE})
 
 
 def refuse_misplaced(task: Any, options: Mapping[str, Any]) -> None:
     name = next(iter(MISPLACED.intersection(options)))
-    word = ATTRIBUTES.get(name, name)
+    option = ATTRIBUTES.get(name, name)
     raise LockUsageError(
-        f"task {task.name}: {name} is no option of a call; write lock={{{word!r}: …}} instead"
+        f"task {task.name}: {name} is no option of a call; write lock={{{option!r}: …}} instead"
     )
 
 
 def refuse_unprefixed(attributes: Mapping[str, Any], where: str) -> None:
-    """``@app.task(on_conflict=…)`` makes an attribute that nobody reads.
+    """Refuse ``@app.task(on_conflict=…)``, which sets an attribute that nothing reads.
 
-    In a class body the other words may well be the user's own.
+    In a class body the other names may be the user's own attributes.
     """
-    words = set(lock_options.WORDS) if "_decorated" in attributes else _UNMISTAKABLE
-    for word in words.intersection(attributes):
-        if word != "on_retry" or not callable(attributes[word]):  # that one is Celery's handler
-            raise LockUsageError(f"{where}: {word} has no effect; write lock_{word} instead")
+    names = set(lock_options.WORDS) if is_decorated(attributes) else _UNMISTAKABLE
+    for name in names.intersection(attributes):
+        if name != "on_retry" or not callable(attributes[name]):  # that one is Celery's handler
+            raise LockUsageError(f"{where}: {name} has no effect; write lock_{name} instead")
 
 
 def refuse_coroutine(function: Any, where: str) -> None:
@@ -45,7 +46,7 @@ def refuse_coroutine(function: Any, where: str) -> None:
 
 
 def check_task(task: Any, app: Any) -> None:
-    """What can be known of a task's options when it is made: its key fits, nothing is idle."""
+    """Check a task's options when it is created: its key fits, every option has an effect."""
     where, key = f"task {task.name}", task._lock_values.get("key")
     if callable(key):
         parameters_of(task).check_function(key, where)
@@ -55,7 +56,7 @@ def check_task(task: Any, app: Any) -> None:
         try:
             defaults = settings.task_options(app)
         except LockUsageError:
-            return  # wrong settings are not this task's fault; whoever uses the locks first says so
+            return  # wrong settings are reported by the first use of the locks, not by this task
         try:
             options = lock_options.combined(defaults, task._lock_values)
         except LockUsageError as error:

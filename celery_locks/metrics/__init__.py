@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from celery_locks import events
 from celery_locks.admin.access import Locks
 from celery_locks.forking import run_after_fork
-from celery_locks.integration import lifecycle
+from celery_locks.integration import signals
 from celery_locks.metrics.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def install(where: Any, *, port: int | None = None, host: str = "127.0.0.1") -> 
     uninstall()
     _recorder = Recorder(partial(locks_of, where))
     _unsubscribe = events.subscribe(_recorder)
-    lifecycle.at_end_of_child(_send_rest)
+    signals.at_end_of_child(_send_rest)
     if port is not None:
         # Import now, so that a missing prometheus_client fails here, not when the worker is ready.
         from celery_locks.metrics import collector
 
-        lifecycle.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
+        signals.when_worker_is_ready(partial(collector.serve_if_free, where, port, host))
     return uninstall
 
 

@@ -45,14 +45,14 @@ class WorkerReports:
     def about(self, lock: LockInfo) -> Loaded[ActiveReport]:
         """Return the last report if it covers this lock's workers; else ask them and wait."""
         latest, names = self.latest(), {holder.worker for holder in lock.holders if holder.worker}
-        is_covered = latest and (latest.value.asked is None or names <= latest.value.asked)
+        is_covered = latest and (latest.value.queried is None or names <= latest.value.queried)
         return latest if latest and is_covered else self._cache.fresh()
 
     def as_dict(self, loaded: Loaded[ActiveReport] | None) -> dict[str, Any]:
         """Return how many workers were asked and answered, how long ago, or why none was."""
         report = loaded.value if loaded else ActiveReport()
         return {
-            "asked": len(report.asked or ()),
+            "asked": len(report.queried or ()),
             "answered": len(report.running),
             "age": self._cache.age(loaded) if loaded else None,
             "trouble": report.trouble,

@@ -61,7 +61,7 @@ def _chord(rig: Rig, locked: Any) -> Any:
     return chord(header, app=rig.app)(rig.task("gather").s())
 
 
-SHAPES: dict[str, Shape] = {
+CANVASES: dict[str, Shape] = {
     "single": _single,
     "first of a chain": _first_of_chain,
     "middle of a chain": _middle_of_chain,
@@ -72,22 +72,22 @@ FOLLOWED = ("first of a chain", "middle of a chain")
 LISTED = ("group", "chord")
 
 
-def start(rig: Rig, shape: str, key: str, **lock: Any) -> Any:
-    return SHAPES[shape](rig, rig.task("work").s(key).set(lock=lock))
+def start(rig: Rig, canvas: str, key: str, **lock: Any) -> Any:
+    return CANVASES[canvas](rig, rig.task("work").s(key).set(lock=lock))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_skip_is_answered(rig: Rig, shape: str, key: str) -> None:
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_skip_is_answered(rig: Rig, canvas: str, key: str) -> None:
     """A skip is a value, and where a later link would be run on that value, an error."""
     with rig.locks.hold(key) as lease:
-        result = start(rig, shape, key, on_conflict="skip")
-        if shape in FOLLOWED:
+        result = start(rig, canvas, key, on_conflict="skip")
+        if canvas in FOLLOWED:
             with pytest.raises(LockConflict) as raised:
                 result.get(timeout=PATIENCE)
             assert raised.value.holder.fence == lease.fence  # type: ignore[union-attr]
         else:
             answer = result.get(timeout=PATIENCE)
-            skipped = answer[1] if shape in LISTED else answer
+            skipped = answer[1] if canvas in LISTED else answer
             assert skipped["skipped"] is True
             assert skipped["lock"] == key
             assert skipped["holder"]["fence"] == lease.fence
@@ -95,30 +95,30 @@ def test_skip_is_answered(rig: Rig, shape: str, key: str) -> None:
     assert not any(entry["lock"] == key for entry in rig.starts())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_raise_fails_with_the_holder(rig: Rig, shape: str, key: str) -> None:
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_raise_fails_with_the_holder(rig: Rig, canvas: str, key: str) -> None:
     """Whoever waits for the result learns who was in the way."""
     with rig.locks.hold(key) as lease:
-        result = start(rig, shape, key, on_conflict="raise")
+        result = start(rig, canvas, key, on_conflict="raise")
         with pytest.raises(Exception, match=key) as raised:
             result.get(timeout=PATIENCE)
-        if shape != "chord":  # Celery puts a ChordError with the text of ours in its place
+        if canvas != "chord":  # Celery puts a ChordError with the text of ours in its place
             assert isinstance(raised.value, LockConflict)
             assert raised.value.holder.fence == lease.fence  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("canvas", CANVASES)
 @pytest.mark.parametrize("policy", ["requeue", "wait"])
-def test_patient_policies_run_it_in_the_end(rig: Rig, policy: str, shape: str, key: str) -> None:
+def test_patient_policies_run_it_in_the_end(rig: Rig, policy: str, canvas: str, key: str) -> None:
     """The same canvas goes on with the value of the task, as if there had been no conflict."""
     with rig.locks.hold(key):
-        result = start(rig, shape, key, on_conflict=policy)
+        result = start(rig, canvas, key, on_conflict=policy)
         if policy == "requeue":
             rig.wait_event("requeued", key)
         else:
             wait_until(lambda: _waiters(rig, key) == 1, PATIENCE, what="it to stand in line")
     answer = result.get(timeout=PATIENCE)
-    assert answer == (["other", key] if shape in LISTED else key)
+    assert answer == (["other", key] if canvas in LISTED else key)
 
 
 def _waiters(rig: Rig, key: str) -> int:

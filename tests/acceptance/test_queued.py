@@ -269,7 +269,7 @@ def test_replace_leaves_alone_what_a_canvas_waits_for(rig: Rig, key: str) -> Non
 
 
 def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key: str) -> None:
-    """It has the place and no message: the first comes back until it may run."""
+    """It has the reservation and no message: the first is requeued until it may run."""
     with busy(rig):
         first = rig.task("sent").apply_async([key, "first"], lock={"scope": "queued+running"})
         holder = Holder(task_id="never sent", task="sent", retries=-1)
@@ -288,11 +288,11 @@ def test_a_replacement_that_died_before_it_was_sent_loses_nothing(rig: Rig, key:
 def test_a_publisher_that_died_after_it_sent_a_replacement_leaves_one_run(
     rig: Rig, key: str, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new message's run says it then: the lock server has whose place it took."""
+    """The run of the new message marks it then: the lock server knows which one it replaced."""
     lock = {**REPLACE, "scope": scope}
     with busy(rig):
         first = rig.task("sent").apply_async([key, "first"], lock=lock)
-        monkeypatch.setattr(publishing._Publication, "_tell_replaced", lambda *_: None)
+        monkeypatch.setattr(publishing._Publication, "_mark_replaced", lambda *_: None)
         second = rig.task("sent").apply_async([key, "second"], lock=lock)
     assert second.get(timeout=PATIENCE) == "second"
     with pytest.raises(TaskRevokedError):
@@ -343,7 +343,9 @@ def test_a_revoke_gives_it_back_at_once(rig: Rig, key: str, scope: str, queue: s
         assert left(rig)
         result.revoke()
         wait_until(lambda: not rig.locks.holders(key), PATIENCE, what="it to be given back")
-        wait_until(lambda: not rig.locks.holders(key + QUEUED), PATIENCE, what="its place too")
+        wait_until(
+            lambda: not rig.locks.holders(key + QUEUED), PATIENCE, what="its reservation too"
+        )
         next_one = sent.apply_async([key, "next"], lock={"scope": scope})
         assert next_one.deduplicated is False
     assert next_one.get(timeout=PATIENCE) == "next"
@@ -452,7 +454,7 @@ def test_a_purge_is_healed_by_the_pending_ttl(rig: Rig, key: str) -> None:
     purged = sent.apply_async([key], queue=NOBODYS, lock=lock)
     rig.redis.delete(NOBODYS)
     assert sent.apply_async([key], lock=lock).id == purged.id
-    wait_until(lambda: sent.pending(key) is None, PATIENCE, what="the place to lapse")
+    wait_until(lambda: sent.pending(key) is None, PATIENCE, what="the reservation to lapse")
     assert sent.delay(key, "next").get(timeout=PATIENCE) == "next"
 
 
@@ -527,7 +529,7 @@ def test_a_bad_key_in_a_chain_fails_its_own_link(rig: Rig, key: str) -> None:
 
 @pytest.mark.parametrize("scope", ["queued", "queued+running"])
 def test_a_waiting_run_gives_its_place_back(rig: Rig, key: str, scope: str) -> None:
-    """Handed the lock in line, it has begun: its place in the queue is free."""
+    """Handed the lock in line, it has begun: its reservation is released."""
     lock = {"scope": scope, "on_conflict": {"run": "wait"}}
     with rig.locks.hold(key):
         first = rig.task("sent").apply_async([key, 1, key], lock=lock)
@@ -692,7 +694,7 @@ def test_a_broker_that_is_down_gives_it_back() -> None:
 
 
 def test_a_replacement_that_cannot_be_sent_leaves_the_first() -> None:
-    """Its place is gone for a moment, its job is not."""
+    """Its reservation is gone for a moment, its job is not."""
     with fresh_rig() as rig, Proxy(rig.server.host, rig.server.port) as broker:
         first = rig.task("sent").apply_async(["key", "first"])
         with rig_on(rig.server, broker_url=broker.url, locks_url=rig.server.url) as sender:
@@ -727,7 +729,7 @@ def test_a_lock_server_that_is_down_at_publish() -> None:
             wait_nothing_left(rig)
 
 
-def test_a_publish_without_an_answer_leaves_the_retry_its_place() -> None:
+def test_a_publish_without_an_answer_leaves_the_retry_its_reservation() -> None:
     """What it may have been granted is given back, again and again; not what came after it."""
     with fresh_rig() as rig, Proxy(rig.server.host, rig.server.port) as locks:
         with rig_on(rig.server, locks_url=locks.url) as sender:
@@ -738,12 +740,12 @@ def test_a_publish_without_an_answer_leaves_the_retry_its_place() -> None:
             locks.cut()
             with rig.worker(concurrency=1):
                 wait_until(lambda: result.state == "RETRY", PATIENCE, what="the first attempt")
-                (place,) = rig.locks.holders("key")
-                assert place.is_queued
+                (reservation,) = rig.locks.holders("key")
+                assert reservation.is_queued
                 locks.pass_through()
                 debt = renewer._pending_releases[reservation_token(result.id)]
                 wait_until(lambda: not debt.trouble, PATIENCE, what="the publisher to give back")
-                assert rig.locks.holders("key") == (place,)
+                assert rig.locks.holders("key") == (reservation,)
                 result.revoke()
                 wait_nothing_left(rig)
 

@@ -225,10 +225,10 @@ def with_broker(**options: Any) -> dict[str, Any]:
     [
         (with_broker(ack_emulation=False), "without acknowledging"),
         ({"worker_enable_remote_control": False}, "no worker can be asked"),
-        ({"broker_url": "memory://"}, "of type 'memory' cannot be looked at"),
+        ({"broker_url": "memory://"}, "of type 'memory' cannot be read"),
         ({"broker_url": "redis://127.0.0.1:1/0"}, "the broker gives no answer"),
         ({"broker_read_url": "redis://127.0.0.1:1/0"}, "another broker"),
-        (with_broker(unacked_key="a text"), "cannot be looked through: .*WRONGTYPE"),
+        (with_broker(unacked_key="a text"), "cannot be searched: .*WRONGTYPE"),
     ],
     ids=["unacknowledged", "unasked", "memory", "down", "two", "unreadable"],
 )
@@ -279,7 +279,7 @@ def test_sweep_with_amqp_is_certain_only_if_nothing_is_hidden(rabbit: tuple[Rig,
     purge(rig, OTHERS)
     worker.signal(signal.SIGSTOP)
     try:
-        wait_doubt(rig, "1 of 1 readers of 'celery' do not answer", lost)
+        wait_doubt(rig, "1 of 1 readers of 'celery' do not reply", lost)
     finally:
         worker.signal(signal.SIGCONT)
 
@@ -320,4 +320,4 @@ def test_messages_that_a_worker_does_not_show_are_spared(rabbit: tuple[Rig, Work
     for result in limited:
         wait_until(lambda r=result: f"[{r.id}] received" in worker.log, PATIENCE)
     retry = Holder(token="q-r", task_id="retry", task="sent", retries=1)
-    wait_doubt(rig, "2 cannot be looked for", place_of(rig, "limited-1"), retry)
+    wait_doubt(rig, "2 cannot be searched for", place_of(rig, "limited-1"), retry)

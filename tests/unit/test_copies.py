@@ -37,11 +37,11 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def test_a_late_copy_leaves_the_retry_its_place(app: Celery) -> None:
-    """It knows only the place that its own message had, which the first attempt gave up."""
+def test_a_late_copy_leaves_the_retry_its_reservation(app: Celery) -> None:
+    """It knows only the reservation of its own message, which the first attempt released."""
     job: Any = app.tasks["job"]
     with in_memory_locks(app) as locks:
-        token = take_place(locks, "a", "id-1")
+        token = reserve(locks, "a", "id-1")
         first = Holder(task_id="id-1", task="job")
         locks.perform(
             locks.commands.release("a", "gone", marks=[ended_mark(first, 60, leaves_result=False)])
@@ -71,8 +71,8 @@ def test_a_copy_does_not_wait_for_a_result_that_nobody_will_see(
         assert connection.SimpleQueue("celery").qsize() == 0, "it was put back"
 
 
-def take_place(locks: Locks, name: str, task_id: str) -> str:
-    """As a retry has it while it waits."""
+def reserve(locks: Locks, name: str, task_id: str) -> str:
+    """Make the reservation that a retry has while it waits."""
     token = reservation_token(task_id, again=True)
     holder = Holder(task_id=task_id, task="job", retries=-1)
     assert isinstance(locks.perform(locks.commands.acquire(LockSpec(name, 60), token, holder)), int)
@@ -82,7 +82,7 @@ def take_place(locks: Locks, name: str, task_id: str) -> str:
 def test_replacement_is_counted_down_to_the_link_that_keeps_the_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else that link would be taken for a copy of the task which it replaces."""
+    """Otherwise that link is taken for a copy of the task that it replaces."""
     app = Celery("replaced", broker="memory://", set_as_current=False)
 
     def nothing() -> None: ...

@@ -144,9 +144,9 @@ def test_event_loop_blocks_the_task_that_runs_it(locks: Locks) -> None:
         try:
             assert asyncio.run(blocked()) == [owner_here()]
         finally:
-            from celery_locks.integration.execution import _task_here
+            from celery_locks.integration.current import task_here
 
-            set_task_lookup(_task_here)
+            set_task_lookup(task_here)
 
 
 def test_lease_leaves_its_owner_when_it_is_released(locks: Locks) -> None:

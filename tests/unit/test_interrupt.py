@@ -12,12 +12,12 @@ from celery_locks.clock import now
 from celery_locks.core.lease import Lease
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import LeaseLost
-from celery_locks.integration import interrupt
 from celery_locks.integration.interrupt import (
     SIGNAL,
     Interrupter,
     RemotelyRenewedLease,
     interrupter_here,
+    main_thread,
 )
 from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
@@ -26,19 +26,19 @@ from tests.support.waiting import wait_until
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """The seconds for which the timer is set, by a timer that nobody has used."""
-    monkeypatch.setattr(interrupt, "_timer", None)
+    monkeypatch.setattr(main_thread, "_timer", None)
     made: list[float] = []
-    original = interrupt._Timer._set
+    original = main_thread._Timer._set
 
     def noted(self: Any, seconds: float) -> None:
         made.append(seconds)
         original(self, seconds)
 
-    monkeypatch.setattr(interrupt._Timer, "_set", noted)
+    monkeypatch.setattr(main_thread._Timer, "_set", noted)
     yield made
-    assert not interrupt._running
-    if interrupt._timer:
-        interrupt._timer._stop()
+    assert not main_thread._running
+    if main_thread._timer:
+        main_thread._timer._stop()
 
 
 def armed(ttl: float, sent_at: float | None = None) -> tuple[Interrupter, Lease]:
@@ -82,7 +82,7 @@ def test_the_timer_of_an_earlier_task_does_no_harm(settings: list[float]) -> Non
 
 def test_a_timer_that_fires_while_nothing_runs_rests(settings: list[float]) -> None:
     armed(1)[0].disarm()
-    timer = interrupt._timer
+    timer = main_thread._timer
     assert timer
     wait_until(lambda: timer.fires_at > now() + 3600, 5)
     assert len(settings) == 1

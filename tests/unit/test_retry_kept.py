@@ -45,7 +45,7 @@ def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None
     assert execution._kept_over(Retry(when=when())) == pytest.approx(13, abs=1)
 
 
-def test_a_place_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
+def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By which a revoke finds it."""

@@ -85,7 +85,7 @@ def test_locks_need_one_thread_in_the_main_process_and_none_in_a_child(
     key = new_key("threads")
     long = stage.send("work", key, "sleep", 2)
     stage.wait_wrote(key, "start")
-    wait_until(lambda: threads_of(worker.pid) == 2, what="the keeper's thread, alone")
+    wait_until(lambda: threads_of(worker.pid) == 2, what="the background thread, alone")
     assert [threads_of(child) for child in worker.children] == [1]
     long.get(timeout=20)
     assert [threads_of(child) for child in worker.children] == [1]
@@ -94,7 +94,7 @@ def test_locks_need_one_thread_in_the_main_process_and_none_in_a_child(
 
 @pytest.mark.parametrize("pool", ["solo", "gevent", "eventlet"])
 def test_locks_need_one_thread_on(pool: str) -> None:
-    """Where task and keeper share a process, it is the same one thread."""
+    """If task and renewer share a process, there is still one thread."""
     # gevent's resolver has threads of its own otherwise.
     with Stage() as stage, stage.worker(pool, 2, GEVENT_RESOLVER="block") as worker:
         stage.send("plain").get(timeout=20)

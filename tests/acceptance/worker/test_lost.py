@@ -175,7 +175,7 @@ def test_lock_of_a_killed_child_is_free_once_the_lock_server_is_back() -> None:
             holder = stage.wait_held(key).holders[0]
             locks.pause()
             os.kill(holder.pid or 0, signal.SIGKILL)
-            wait_until(lambda: "not known yet" in worker.log(), 20, what="the keeper to try")
+            wait_until(lambda: "not known yet" in worker.log(), 20, what="the supervisor to try")
             locks.resume()
             stage.wait_free(key, deadline=5.0)
             stage.check_nothing_left()

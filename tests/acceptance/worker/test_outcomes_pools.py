@@ -81,7 +81,7 @@ def test_lock_is_not_taken_by_a_task_that_expired(pool: Pool) -> None:
 
 
 def test_many_tasks_at_once_take_their_locks(pool: Pool) -> None:
-    """All of them wake one keeper; on the green pools without a switch in between."""
+    """All of them wake one background thread; on the green pools without a switch in between."""
     for result in [pool.stage.send("noop") for _ in range(60)]:
         result.get(timeout=20)
     pool.stage.check_nothing_left()

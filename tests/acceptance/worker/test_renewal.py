@@ -154,7 +154,7 @@ def ending(lock_server: EmbeddedServer) -> Iterator[Trial]:
 
 @pytest.fixture(scope="module")
 def pools(lock_server: EmbeddedServer) -> Iterator[Trial]:
-    """Where task and keeper live in one process."""
+    """Task and renewer are in one process."""
     with contextlib.ExitStack() as exits:
         made = Trial(lock_server, exits)
         for pool, kind in (
@@ -228,7 +228,7 @@ def test_prefork_lock_is_held_while_the_child(trial: Trial, name: str) -> None:
 
 
 def test_prefork_lock_is_held_while_other_children_are_recycled(trial: Trial) -> None:
-    """Children of one task each: they are forked beside a keeper that renews."""
+    """Children of one task each: they are forked while the background thread renews."""
     trial.check("recycling")
 
 
@@ -255,11 +255,11 @@ def test_lock_is_free_after_a_cold_shutdown(ending: Trial) -> None:
 
 @pytest.mark.parametrize("name", ["killed", "frozen"])
 def test_lock_is_held_while_the_broker_is(ending: Trial, name: str) -> None:
-    """The main process waits for the broker then; the keeper's thread does not."""
+    """The main process waits for the broker then; the background thread does not."""
     ending.check(name)
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads", "gevent", "eventlet"])
 def test_lock_is_held_in_one_process_on(pools: Trial, pool: str) -> None:
-    """A task that never lets the hub run: the keeper is a native thread, not a greenlet."""
+    """A task that never lets the hub run: the background thread is a native one, not a greenlet."""
     pools.check(pool)

@@ -15,8 +15,9 @@ from celery_locks.core.renewer import renewer
 from celery_locks.integration import supervisor as module
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER
-from celery_locks.integration.reservation import _Revoked
-from celery_locks.integration.supervisor import ChildSupervisor, SupervisedTask
+from celery_locks.integration.revoked import RevokedTasks
+from celery_locks.integration.supervised_task import SupervisedTask
+from celery_locks.integration.supervisor import ChildSupervisor
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
@@ -25,7 +26,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
-    app = Celery("wards", broker="memory://", set_as_current=False)
+    app = Celery("supervisor", broker="memory://", set_as_current=False)
 
     @app.task(name="job", base=LockedTask, lock_key="job:{key}", shared=False)
     def job(key: str) -> None: ...
@@ -37,7 +38,7 @@ def app() -> Iterator[Celery]:
 
 
 class Request(SimpleNamespace):
-    """What the wards use of a worker's request."""
+    """What the supervisor uses of a worker's request."""
 
     worker_pid = None
 
@@ -46,9 +47,9 @@ class Request(SimpleNamespace):
 
 
 def add(supervisor: ChildSupervisor, request: Request) -> SupervisedTask:
-    ward = supervisor._supervised[request.lock_token] = SupervisedTask(request, in_child=True)
-    ward.due = now()
-    return ward
+    entry = supervisor._supervised[request.lock_token] = SupervisedTask(request, in_child=True)
+    entry.due = now()
+    return entry
 
 
 @pytest.mark.parametrize("header", [[["x", 1]], "text", {"options": 7}, {"version": 9}], ids=str)
@@ -92,13 +93,13 @@ def test_a_token_that_cannot_be_looked_up_costs_its_own_task_only(
     """All are asked for in one call, and what the store has of one may be unreadable."""
     locks, supervisor = locks_of(app), ChildSupervisor()
     held = [add(supervisor, Request(app.tasks["job"], name)) for name in ("bad", "good")]
-    for ward in held:
-        holder = Holder(task_id=ward.token, task="job")
-        locks.perform(locks.commands.acquire(LockSpec(ward.token), ward.token, holder))
-        ward.locks, ward.ttl = locks, 30.0
+    for entry in held:
+        holder = Holder(task_id=entry.token, task="job")
+        locks.perform(locks.commands.acquire(LockSpec(entry.token), entry.token, holder))
+        entry.locks, entry.ttl = locks, 30.0
     fail_on(monkeypatch, locks, "bad")
     supervisor.run()
-    assert [ward.name for ward in held] == [None, "good"]
+    assert [entry.name for entry in held] == [None, "good"]
     renewer.discard("good")
 
 
@@ -106,13 +107,13 @@ def test_a_revoked_id_that_fails_costs_the_others_nothing(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids of a revoke are anybody's: some can be no task's id, and some cannot be looked up."""
-    locks, revoked = locks_of(app), _Revoked()
+    locks, revoked = locks_of(app), RevokedTasks()
     for name in ("bad", "good"):
         holder = Holder(task_id=name, task="job", retries=-1)
         locks.perform(locks.commands.acquire(LockSpec(name, 600), reservation_token(name), holder))
     fail_on(monkeypatch, locks, reservation_token("bad"))
     revoked.add([None, 7, "\ud800", "bad", "good"], app)  # type: ignore[list-item]
-    wait_until(lambda: not locks.holders("good"), what="the place to be free")
+    wait_until(lambda: not locks.holders("good"), what="the reservation to be released")
     wait_until(lambda: not revoked._waiting, what="the rest to be given up")
 
 
