@@ -65,6 +65,10 @@ class Detail:
     liveness: tuple[Liveness, ...]
     usual_of: Mapping[str, Usual] = field(default_factory=dict)
 
+    def liveness_of(self, token: str) -> Liveness | None:
+        """Return the verdict on the holder with ``token``; None if it no longer has the lock."""
+        return next((alive for alive in self.liveness if alive.holder.token == token), None)
+
     @property
     def usual(self) -> Usual | None:
         """The usual duration of the first holder whose task is known."""

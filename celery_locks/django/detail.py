@@ -103,10 +103,8 @@ def read_history(locks: Locks, limit: int) -> tuple[HistoryRow, ...]:
 def holder_of(locks: Locks, name: str, token: str, app: Any = None) -> HolderBox | None:
     """Return one holder; with an app, Celery is asked whether it is alive."""
     detail = admin.info(locks, name, app)
-    for liveness in detail.liveness if detail else ():
-        if detail and liveness.holder.token == token:
-            return _holder_box(detail.lock, liveness)
-    return None
+    liveness = detail.liveness_of(token) if detail else None
+    return _holder_box(detail.lock, liveness) if detail and liveness else None
 
 
 def _page(

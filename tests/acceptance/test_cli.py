@@ -248,7 +248,7 @@ def test_stop_reaches_the_task(rig: Rig, key: str) -> None:
     rig.open(key)
     with pytest.raises(Exception, match="asked to stop"):
         result.get(timeout=PATIENCE)
-    assert "to stop and give back" in locks(rig, "history", key).out
+    assert "to stop and release" in locks(rig, "history", key).out
 
 
 def _wait_renewed(rig: Rig, key: str, times: int) -> None:

@@ -47,6 +47,25 @@ ROOMS_OF = {
     "django": {"django"},
 }
 
+# A surface calls `admin` and subscribes to `events`. It may use the ground too, but no layer in
+# between and no other surface.
+SURFACES = {"cli", "web", "metrics", "django", "otel"}
+FOR_SURFACES = LAYERS[0] | {"admin"}
+
+# Imports that break this rule, (file, imported module), and the reason.
+EXCEPTIONS = {
+    ("cli/__init__.py", "integration.control"): (
+        "`celery inspect locks` needs the command registered in the process of the command line"
+    ),
+    ("cli/metrics.py", "metrics"): "the command starts that surface",
+    ("cli/web.py", "web"): "the command starts that surface",
+    ("django/management/commands/celery_locks.py", "cli"): "manage.py runs the same commands",
+    ("metrics/__init__.py", "integration.lifecycle"): (
+        "counts are sent when a pool child exits, and served when a worker is ready"
+    ),
+    ("metrics/series.py", "core.lease"): "the reason why a lease was lost comes with its event",
+}
+
 EXTRAS = {
     "rich",
     "starlette",
@@ -119,6 +138,64 @@ def _complaint(room: str, name: str, source: Path) -> str:
     return ""
 
 
+def surface_violations(source: Path) -> list[str]:
+    """A sentence for each import of a surface that goes past `admin` and is no exception."""
+    return [
+        f"{path.relative_to(source)}:{line}: a surface may not import {name}; offer it in admin"
+        for path in sorted(source.rglob("*.py"))
+        if room_of(path, source) in SURFACES
+        for line, name in imported(path, source)
+        if name.split(".")[0] == PACKAGE
+        and target_room(name, source) not in FOR_SURFACES | {room_of(path, source)}
+        and not _is_excepted(path.relative_to(source).as_posix(), name)
+    ]
+
+
+def _is_excepted(file: str, name: str) -> bool:
+    return any(file == excepted and _is_in(name, module) for excepted, module in EXCEPTIONS)
+
+
+def _is_in(name: str, module: str) -> bool:
+    return f"{name}.".startswith(f"{PACKAGE}.{module}.")
+
+
+def test_surfaces_import_admin_only() -> None:
+    """A rule in one surface is missing in the others: what they need is offered once, in admin."""
+    assert surface_violations(SOURCE) == []
+
+
+@pytest.mark.parametrize(("file", "module"), EXCEPTIONS)
+def test_exception_is_needed(file: str, module: str) -> None:
+    """One that nobody needs any more would let the import come back unseen."""
+    assert any(_is_in(name, module) for _, name in imported(SOURCE / file, SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "count"),
+    [
+        (
+            "cli.py",
+            "from celery_locks import admin, events\nfrom celery_locks.errors import LockError",
+            0,
+        ),
+        ("cli.py", "def f():\n    from celery_locks.store import effects", 1),
+        ("web/app.py", "from celery_locks.core.locks import Locks", 1),
+        ("web/app.py", "from celery_locks.web import auth\nfrom . import params", 0),
+        ("web/app.py", "import celery_locks.cli", 1),
+        ("cli/web.py", "from celery_locks.web import create_app", 0),
+        ("cli/web.py", "from celery_locks.metrics import install", 1),
+        ("admin/listing.py", "from celery_locks.store import effects", 0),
+    ],
+)
+def test_surface_violations_finds_the_import(
+    package: Path, file: str, text: str, count: int
+) -> None:
+    """A checker that finds nothing must be able to find something."""
+    (package / file).parent.mkdir(exist_ok=True)
+    (package / file).write_text(text)
+    assert len(surface_violations(package)) == count
+
+
 def test_imports_point_down() -> None:
     """A lower layer that knows an upper one can no longer be tested, or replaced, alone."""
     assert violations(SOURCE) == []
@@ -138,7 +215,7 @@ def package(tmp_path: Path) -> Path:
         "store/effects.py": "from ..events import emit\nfrom . import redis_store",
         "store/redis_store.py": "import redis.asyncio",
         "integration/__init__.py": "from celery import Task",
-        "cli.py": "from celery_locks import Locks",
+        "cli.py": "from celery_locks import admin",
     }
     for name, text in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
