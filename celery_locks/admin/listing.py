@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
-from celery_locks.store.commands.locks import LockPage
+from celery_locks.store.commands.replies import LockPage
 from celery_locks.types import Holder, LockInfo
 
 LockState = Literal["held", "waiting", "queued"]

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from celery_locks.store.commands.locks import LockCommands, Wait
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.replies import Wait
 from celery_locks.store.effects import Operation
 from celery_locks.types import Blocker, Holder
 

@@ -38,13 +38,9 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.commands.locks import (
-    Done,
-    LockCommands,
-    Mark,
-    Renewal,
-    budget_of,
-)
+from celery_locks.store.commands.locks import LockCommands, budget_of
+from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.store.effects import Call, Operation, Store
 from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl

@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.commands.locks import LockCommands, Mark
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.requests import Mark
 from celery_locks.store.effects import Call, Store
 from celery_locks.text import printable
 

@@ -28,10 +28,8 @@ from celery_locks.core.pending_releases import (
 from celery_locks.core.renewals import RenewalEntry, ServerRenewals, shortest_budget
 from celery_locks.forking import run_after_fork
 from celery_locks.logs import Reports
-from celery_locks.store.commands.locks import (
-    LockCommands,
-    Mark,
-)
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.requests import Mark
 from celery_locks.store.effects import Store
 from celery_locks.unpatched import native_rlock, original
 

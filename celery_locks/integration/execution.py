@@ -31,14 +31,9 @@ from celery_locks.integration.not_acquired import NotAcquired
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_by
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
-from celery_locks.store.commands.locks import (
-    AcquireExtras,
-    Done,
-    Mark,
-    budget_of,
-    ended_mark,
-    reservation_token,
-)
+from celery_locks.store.commands.locks import budget_of
+from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.requests import AcquireExtras, Mark, ended_mark, reservation_token
 from celery_locks.types import Conflict, LockSpec
 
 # The executions of this process that have acquired a lock and not released it.

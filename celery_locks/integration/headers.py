@@ -28,7 +28,7 @@ from typing import Any, Self
 from celery_locks import logs
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.requests import reservation_token
 from celery_locks.validation import check_name
 
 HEADER = "celery_locks"

@@ -40,7 +40,8 @@ from celery_locks.integration.naming import queue_name
 from celery_locks.integration.reservation import REPLACES, Reservation
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
-from celery_locks.store.commands.locks import AcquireExtras, ReplacedReservation, reservation_token
+from celery_locks.store.commands.replies import ReplacedReservation
+from celery_locks.store.commands.requests import AcquireExtras, reservation_token
 from celery_locks.text import printable
 from celery_locks.types import Conflict, Holder, LockSpec, this_process
 from celery_locks.validation import MAX_SECONDS, MIN_TTL, check_name

@@ -29,7 +29,7 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.revoked import RETRY_FOR, revoked
-from celery_locks.store.commands.locks import Renewal
+from celery_locks.store.commands.requests import Renewal
 from celery_locks.types import Holder
 from celery_locks.validation import MAX_SECONDS
 

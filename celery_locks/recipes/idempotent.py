@@ -20,8 +20,9 @@ from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.skipped import REASONS
-from celery_locks.store.commands.locks import AcquireExtras, Done, Mark
 from celery_locks.store.commands.recipes import CompletedPage, RecipeCommands
+from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.requests import AcquireExtras, Mark
 from celery_locks.store.effects import Operation
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_ttl, patience_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, LockUsageError
-from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.requests import reservation_token
 from celery_locks.types import LockSpec
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig
 from tests.support.waiting import wait_until

@@ -25,8 +25,9 @@ from kombu.exceptions import OperationalError
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
 from celery_locks.core.renewer import renewer
 from celery_locks.integration import publishing
-from celery_locks.store.commands.locks import QUEUED, AcquireExtras, reservation_token
+from celery_locks.store.commands.requests import AcquireExtras, reservation_token
 from celery_locks.types import LockSpec
+from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
 from tests.support.leftovers import of_locks

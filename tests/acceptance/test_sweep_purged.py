@@ -18,7 +18,7 @@ from celery import Celery
 
 from celery_locks import Holder, admin
 from celery_locks.integration.broker_search import find_lost_messages
-from celery_locks.store.commands.locks import QUEUED
+from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE, make_app
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig, rig_on

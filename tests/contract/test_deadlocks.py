@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, LockConflict, LockDeadlock, LockEvent, subscribe
-from celery_locks.core.operations import REPOLL
+from celery_locks.core.waiting import REPOLL
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
 from tests.support.waiting import wait_until

@@ -8,8 +8,9 @@ import time_machine
 
 from celery_locks import Holder, Locks, admin
 from celery_locks.core.lease import NOTED
-from celery_locks.store.commands.locks import QUEUED, AcquireExtras, Mark, reservation_token
+from celery_locks.store.commands.requests import AcquireExtras, Mark, reservation_token
 from celery_locks.types import LockSpec
+from celery_locks.validation import QUEUED
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend, FakeBackend
 

@@ -34,8 +34,8 @@ from celery_locks.recipes import (
     reset,
     unclaim,
 )
-from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands, _memo_key
+from celery_locks.store.commands.requests import Mark
 from tests.contract.backends import Backend, ClusterBackend, in_loop, make_backend
 from tests.support.waiting import wait_until
 

@@ -7,15 +7,10 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, Locks
-from celery_locks.store.commands.locks import (
-    QUEUED,
-    AcquireExtras,
-    Done,
-    ReplacedReservation,
-    ended_mark,
-    reservation_token,
-)
+from celery_locks.store.commands.replies import Done, ReplacedReservation
+from celery_locks.store.commands.requests import AcquireExtras, ended_mark, reservation_token
 from celery_locks.types import LockSpec
+from celery_locks.validation import QUEUED
 from tests.contract.backends import Backend
 
 

@@ -9,8 +9,8 @@ import pytest
 from celery_locks import Holder, Locks
 from celery_locks.metrics.collector import read_counts, read_tallies
 from celery_locks.store.commands import metrics as metrics_commands
-from celery_locks.store.commands.locks import reservation_token
 from celery_locks.store.commands.metrics import MetricField, MetricsCommands
+from celery_locks.store.commands.requests import reservation_token
 from celery_locks.types import LockSpec
 from tests.contract.backends import Backend
 

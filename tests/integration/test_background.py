@@ -12,7 +12,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.store.commands.locks import CALL_LIMIT
 from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
-from celery_locks.store.scripts import Command
+from celery_locks.store.scripts import PlainCommand
 from tests.servers.embedded import EmbeddedServer
 from tests.support.news import News
 from tests.support.waiting import wait_until
@@ -44,7 +44,7 @@ class CallsToFrozen:
     def run(self) -> None:
         for _ in range(4):
             if not self._ends.is_set():
-                call = Call(Command("PING"), "", (), bool, CALL_LIMIT)
+                call = Call(PlainCommand("PING"), "", (), bool, CALL_LIMIT)
                 with pytest.raises(Exception):
                     self._store.perform(call)
         self.rounds += 1

@@ -17,9 +17,10 @@ from celery_locks.admin import liveness, stale_locks
 from celery_locks.admin.liveness import judge
 from celery_locks.integration import control as remote
 from celery_locks.integration.worker_inspection import ActiveReport
-from celery_locks.store.commands.locks import QUEUED, Renewal
+from celery_locks.store.commands.requests import Renewal
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import Holder, LockInfo, LockSpec
+from celery_locks.validation import QUEUED
 
 NOBODY: dict[str, Any] = {}
 APP = Celery("t", broker="memory://", set_as_current=False)

@@ -40,7 +40,7 @@ def test_judge_believes_an_older_answer_only_as_far_as_it_goes(
     running: Any, acquired_at: float, as_of: float, verdict: str
 ) -> None:
     """A list that calls healthy holders dead for a second is not believed when it matters."""
-    report = ActiveReport(running, asked=frozenset({"w"}), at=AT)
+    report = ActiveReport(running, queried=frozenset({"w"}), at=AT)
     found = judge(holder(acquired_at, expires_at=as_of + 30), as_of, report)
     assert found.verdict == verdict
     assert verdict_of(found.holder, as_of, report) == verdict
@@ -48,7 +48,7 @@ def test_judge_believes_an_older_answer_only_as_far_as_it_goes(
 
 def test_judge_says_nothing_of_a_worker_that_was_not_asked() -> None:
     """It joined a moment ago, and is asked the next time."""
-    report = ActiveReport({}, asked=frozenset({"other"}), at=AT)
+    report = ActiveReport({}, queried=frozenset({"other"}), at=AT)
     found = judge(holder(), AT + 1, report)
     assert found.verdict == "renewed"
     assert "has not answered since" in found.sentence

@@ -60,7 +60,7 @@ EXCEPTIONS = {
     ("cli/metrics.py", "metrics"): "the command starts that surface",
     ("cli/web.py", "web"): "the command starts that surface",
     ("django/management/commands/celery_locks.py", "cli"): "manage.py runs the same commands",
-    ("metrics/__init__.py", "integration.lifecycle"): (
+    ("metrics/__init__.py", "integration.signals"): (
         "counts are sent when a pool child exits, and served when a worker is ready"
     ),
     ("metrics/series.py", "core.lease"): "the reason why a lease was lost comes with its event",

@@ -7,7 +7,9 @@ import fakeredis
 import pytest
 
 from celery_locks.errors import LimitMismatch, LockUsageError
-from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, LockPage, Renewal, budget_of
+from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, budget_of
+from celery_locks.store.commands.replies import LockPage
+from celery_locks.store.commands.requests import Renewal
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import Conflict, Holder, LockSpec
 

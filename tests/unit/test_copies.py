@@ -11,7 +11,7 @@ from celery.backends.rpc import RPCBackend
 from celery_locks import Holder, LockedTask, Locks
 from celery_locks.core.renewer import renewer
 from celery_locks.integration.headers import HEADER
-from celery_locks.store.commands.locks import ended_mark, reservation_token
+from celery_locks.store.commands.requests import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from tests.support.keys import key_alone

@@ -14,7 +14,7 @@ from celery_locks import LockDeadlock, Locks, LockUnavailable, admin
 from celery_locks.core import waiting
 from celery_locks.core.deadlocks import find_cycle, find_own_cycle
 from celery_locks.core.owners import blocked_here, caller, owner_here, set_task_lookup
-from celery_locks.store.commands.locks import Wait
+from celery_locks.store.commands.replies import Wait
 from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
 

@@ -21,7 +21,7 @@ from celery_locks.integration.headers import (
     given_token,
     remove_token,
 )
-from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.requests import reservation_token
 from celery_locks.testing import in_memory_locks
 
 

@@ -16,7 +16,8 @@ from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.commands.locks import LockCommands, Lost
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.replies import Lost
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from celery_locks.integration import reservation as module
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER, VERSION
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation
-from celery_locks.store.commands.locks import ended, reservation_token
+from celery_locks.store.commands.requests import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 
@@ -139,7 +139,7 @@ def test_retry_before_the_lock_keeps_it(app: Celery, released: Any, monkeypatch:
 def test_dropped_copy_keeps_it(app: Celery, released: Any) -> None:
     """The run that ended has handled it, and a retry may have it now."""
     locks = locks_of(app)
-    mark = ended(Holder(task_id=TASK_ID), 60, leaves_result=False)
+    mark = ended_mark(Holder(task_id=TASK_ID), 60, leaves_result=False)
     locks.perform(locks.commands.release("job:a", "gone", marks=[mark]))
     with pytest.raises(Ignore):
         run(app)

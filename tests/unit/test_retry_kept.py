@@ -14,7 +14,7 @@ from celery.exceptions import Retry
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import Execution
-from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.requests import reservation_token
 from tests.support.waiting import wait_until
 
 

@@ -18,7 +18,7 @@ from celery_locks.integration.headers import HEADER
 from celery_locks.integration.revoked import RevokedTasks
 from celery_locks.integration.supervised_task import SupervisedTask
 from celery_locks.integration.supervisor import ChildSupervisor
-from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.requests import reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until

@@ -17,7 +17,6 @@ from celery_locks.store.commands.replies import (
     Located,
     LockPage,
     Lost,
-    ReplacedReservation,
     Wait,
     parse_acquire,
     parse_locate,
@@ -26,13 +25,10 @@ from celery_locks.store.commands.replies import (
 )
 from celery_locks.store.commands.requests import (
     AcquireExtras,
-    IdempotencyCheck,
     Mark,
     Renewal,
-    ended_mark,
     job_field,
     milliseconds,
-    reservation_token,
     superseded_mark,
 )
 from celery_locks.store.effects import Call
@@ -228,26 +224,3 @@ def _shard_name(name: str) -> str:
     if name.endswith(CLAIMED):
         return "claim:" + name.removesuffix(CLAIMED)
     return name.removesuffix(QUEUED)
-
-
-__all__ = [
-    "CALL_LIMIT",
-    "CLAIM",
-    "PAGE",
-    "QUEUED",
-    "RENEW_BATCH",
-    "AcquireExtras",
-    "Done",
-    "IdempotencyCheck",
-    "Located",
-    "LockCommands",
-    "LockPage",
-    "Lost",
-    "Mark",
-    "Renewal",
-    "ReplacedReservation",
-    "Wait",
-    "budget_of",
-    "ended_mark",
-    "reservation_token",
-]
