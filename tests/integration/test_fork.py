@@ -245,7 +245,7 @@ def test_fork_inside_an_event_loop_leaves_the_parents_connections_alone(
     run(
         """
 import gc
-from celery_locks.core import waiting as waits
+from celery_locks.core import waiting as waiting_module
 
 async def main():
     locks = AsyncLocks.from_url(url)
@@ -265,7 +265,7 @@ async def main():
         await (await locks.acquire("other", ttl=9)).release()
         took.append(time.monotonic() - began)
     assert min(took) < 0.75, f"a connection is no longer in the loop: {took}"
-    waits.REPOLL, waits.ALIVE = 30.0, 90.0  # only the message can wake it in time
+    waiting_module.REPOLL, waiting_module.ALIVE = 30.0, 90.0  # only the message can wake it in time
     waiting = asyncio.create_task(locks.acquire("parents", ttl=1, wait=60))
     await asyncio.sleep(0.1)
     began = time.monotonic()
