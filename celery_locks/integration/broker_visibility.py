@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 from celery_locks.clock import now
@@ -19,6 +20,8 @@ from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
+# The background thread of the job below.
+THREAD = "broker"
 _FAILED = "a running task's message could not be kept invisible: %s"
 
 
@@ -55,6 +58,26 @@ class UnackedMessage:
         self.due = math.inf if self._request.acknowledged else now() + self.interval
         if not self._request.acknowledged:
             self._broker.keep_invisible(self._key, self._tag, renewer.patience())
+
+
+class VisibilityJob:
+    """The background job that keeps the messages of the running tasks invisible.
+
+    It has a thread of its own: a broker that does not answer must not delay the supervisor, which
+    finds the locks to renew and to release.
+    """
+
+    def __init__(self, messages: Callable[[], list[UnackedMessage]]) -> None:
+        self._messages = messages
+
+    @property
+    def due(self) -> float:
+        return min((message.due for message in self._messages()), default=math.inf)
+
+    def run(self) -> None:
+        for message in self._messages():
+            if message.due <= now():
+                message.keep_invisible()
 
 
 def _broker_of(channel: Any) -> BrokerStore:

@@ -31,7 +31,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.broker_visibility import UnackedMessage
+from celery_locks.integration.broker_visibility import THREAD, UnackedMessage, VisibilityJob
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.integration.supervised_task import (
@@ -70,9 +70,10 @@ class ChildSupervisor:
 
     @property
     def due(self) -> float:
-        entries = list(self._supervised.values())
-        messages = [entry.message.due for entry in entries if entry.message]
-        return min([entry.due for entry in entries] + messages, default=math.inf)
+        return min((entry.due for entry in list(self._supervised.values())), default=math.inf)
+
+    def _messages(self) -> list[UnackedMessage]:
+        return [entry.message for entry in list(self._supervised.values()) if entry.message]
 
     def add(self, request: Any, *, children: bool) -> None:
         """Supervise a task that is about to be given to the pool."""
@@ -84,6 +85,8 @@ class ChildSupervisor:
             self._prepare(entry, acks_late)
         self._supervised[entry.token] = entry
         renewer.wake_by(entry.due)
+        if entry.message:
+            renewer.wake_by(entry.message.due, THREAD)
 
     def _prepare(self, entry: SupervisedTask, acks_late: bool) -> None:
         """Do in the main thread what imports modules or takes locks of kombu.
@@ -96,6 +99,7 @@ class ChildSupervisor:
         if not self._is_added:
             self._is_added = True
             renewer.add_job(self)
+            renewer.add_job(VisibilityJob(self._messages), THREAD)
 
     def on_accepted(self, token: str, pid: int) -> None:
         """Watch the child that accepted the task; the request has its pid already."""
@@ -149,8 +153,6 @@ class ChildSupervisor:
         for entry in list(self._supervised.values()):
             if entry.due <= moment and not entry.ttl:
                 self._try(self._load_options, entry)
-            if entry.message and entry.message.due <= moment:
-                entry.message.keep_invisible()
         due = [
             entry for entry in list(self._supervised.values()) if entry.due <= moment and entry.ttl
         ]
@@ -268,7 +270,8 @@ class ChildSupervisor:
             return
         pidfd = self._pidfds.get(entry.pid or 0)
         if pidfd is not None:
-            signal.pidfd_send_signal(pidfd, SIGNAL)
+            with suppress(OSError):  # the child has just died, and its descriptor may be closed
+                signal.pidfd_send_signal(pidfd, SIGNAL)
 
 
 def _is_alive(pid: int | None) -> bool:

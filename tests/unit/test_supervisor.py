@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,39 @@ def add(supervisor: ChildSupervisor, request: Request) -> SupervisedTask:
     entry = supervisor._supervised[request.lock_token] = SupervisedTask(request, in_child=True)
     entry.due = now()
     return entry
+
+
+class BlockedMessage:
+    """A message on a broker that does not answer."""
+
+    def __init__(self) -> None:
+        self.due = now()
+        self.began, self.ends = threading.Event(), threading.Event()
+
+    def keep_invisible(self) -> None:
+        self.began.set()
+        self.ends.wait(60)
+        self.due = float("inf")
+
+
+def test_a_frozen_broker_does_not_delay_the_supervision(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a child that is not found is not renewed, and lapses while its task runs."""
+    supervisor, message = ChildSupervisor(), BlockedMessage()
+    monkeypatch.setattr(module.UnackedMessage, "of", lambda request: message)
+    task = app.tasks["job"]
+    monkeypatch.setattr(task, "acks_late", True)
+    try:
+        supervisor.add(Request(task, "first"), children=True)
+        assert message.began.wait(30)
+        monkeypatch.setattr(module.UnackedMessage, "of", lambda request: None)
+        supervisor.add(Request(task, "second"), children=True)
+        entry = supervisor._supervised["second"]
+        wait_until(lambda: entry.ttl > 0, what="the supervisor to look at the second task")
+    finally:
+        message.ends.set()
+        supervisor.after_fork()
 
 
 @pytest.mark.parametrize("header", [[["x", 1]], "text", {"options": 7}, {"version": 9}], ids=str)
