@@ -1,8 +1,8 @@
 """Every use of a private part of Celery, kombu and billiard.
 
-Each entry names the versions on which it was verified: "5.3-5.7" means Celery and kombu 5.3.0, 5.4,
-5.5, 5.6 and 5.7, with billiard 4.1 to 4.3. ``tests/unit/test_internals.py`` fails if one of them
-changes. What Celery documents (signals, ``Task.Request``, ``app.control``) is used elsewhere.
+Each entry names the versions on which it was verified: "5.3-5.7" means Celery 5.3.0, 5.4.0, 5.5.3,
+5.6.3 and 5.7.0, with kombu 5.3.0, 5.5.4 and 5.7.0 and billiard 4.1.0 and 4.3.2.
+``tests/unit/test_internals.py`` fails if one of them changes. What Celery documents (signals, ``Task.Request``, ``app.control``) is used elsewhere.
 """
 
 from __future__ import annotations
