@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import redis.exceptions
 
 from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import ErrorReply, Reply
-from celery_locks.store.server import Address, ServerConfig
+from celery_locks.store.resp import ErrorReply, Reply, error_reply
+from celery_locks.store.server import Address, ServerConfig, describe_address
 
 MINIMUM = (6, 2)
 
@@ -57,15 +57,16 @@ def refused_because(text: str) -> str:
     return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
 
 
-def refusal(server: ServerConfig, address: Address, error: Exception) -> Exception:
+def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:
     """What a failure to connect means: final if a person has to act, else worth another try."""
-    why = refused_because(str(error)) or _tls_trouble(server, error)
+    reply = error_reply(error)
+    why = refused_because(reply.text if reply else str(error)) or _tls_trouble(server, error)
     if isinstance(error, redis.exceptions.AuthenticationError):
         why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:
         return ServerRefused(f"the {server} {why}: {error}")
     hint = _hint(server, address, error)
-    return ConnectionFailed(f"cannot connect to {place_of(address)}: {error}{hint}")
+    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {error}{hint}")
 
 
 def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
@@ -100,24 +101,14 @@ def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     return ""
 
 
-def check_handshake(server: ServerConfig, address: Address, replies: list[Reply]) -> None:
-    for reply in replies:
-        if isinstance(reply, ErrorReply):
-            raise refusal(server, address, ConnectionError(reply.text))
-
-
-def place_of(address: Address) -> str:
-    return f"{address[0]}:{address[1]}" if address[1] else address[0]
-
-
 def check_version(server: ServerConfig, address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
     if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
-        raise refusal(server, address, ConnectionError(info.text))
+        raise connect_error(server, address, ConnectionError(info.text))
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
     version = tuple(int(part) for part in found.groups()) if found else MINIMUM
     if version < MINIMUM:
         raise ServerTooOld(
-            f"the lock server at {place_of(address)} is Redis {version[0]}.{version[1]}; "
+            f"the lock server at {describe_address(address)} is Redis {version[0]}.{version[1]}; "
             f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
         )

@@ -66,7 +66,7 @@ class Router:
     """Knows the addresses of one site, as far as it has had to ask."""
 
     def __init__(self, server: ServerConfig) -> None:
-        self._site = server
+        self._server = server
         # Where every call goes; None where that has to be asked for, or depends on the shard.
         self.primary: Address | None = server.addresses[0] if server.topology == "single" else None
         self._slots: list[tuple[int, int, Address]] = []
@@ -103,7 +103,7 @@ class Router:
                 return call.parse(reply)
             self.forget()
             pause = min(0.01 * 2**tries, 0.25)
-            if now() + pause >= deadline or (self._site.topology == "single" and tries > 1):
+            if now() + pause >= deadline or (self._server.topology == "single" and tries > 1):
                 raise self._given_up(trouble, tries)
             if tries > 1:
                 yield Pause(pause)
@@ -124,22 +124,24 @@ class Router:
         cls, what = _FINAL.get(code, (LockUnavailable, f"failed on {call.script.verb}"))
         if refused:
             cls, what = ServerRefused, refused
-        error = cls(f"the {self._site} {what}: {reply.text}")
+        error = cls(f"the {self._server} {what}: {reply.text}")
         error.in_doubt = in_doubt
         raise error
 
     def _given_up(self, trouble: str, tries: int) -> LockUnavailable:
         if "READONLY" in trouble:
-            return ServerReadOnly(f"the {self._site} is read-only; point at the primary: {trouble}")
-        return LockUnavailable(f"the {self._site} gave no answer in {tries} tries: {trouble}")
+            return ServerReadOnly(
+                f"the {self._server} is read-only; point at the primary: {trouble}"
+            )
+        return LockUnavailable(f"the {self._server} gave no answer in {tries} tries: {trouble}")
 
     def address(self, root: str, deadline: float) -> Steps:
         """The node that has this shard; asks Sentinel or the Cluster when not known."""
-        if self._site.topology == "cluster":
+        if self._server.topology == "cluster":
             return (yield from self._cluster_node(root, deadline))
         if self.primary is None:
             reply, _ = yield from self._ask_any(
-                pack("SENTINEL", "get-master-addr-by-name", self._site.service), deadline
+                pack("SENTINEL", "get-master-addr-by-name", self._server.service), deadline
             )
             self.primary = (reply[0].decode(), int(reply[1]))
         return self.primary
@@ -147,7 +149,7 @@ class Router:
     def forget(self) -> None:
         """What we knew led nowhere: ask again next time."""
         self._slots = []
-        if self._site.topology == "sentinel":
+        if self._server.topology == "sentinel":
             self.primary = None
 
     def _cluster_node(self, root: str, deadline: float) -> Steps:
@@ -163,14 +165,14 @@ class Router:
             if first <= slot <= last:
                 return address
         self._slots = []
-        raise ConnectionFailed(f"no node of the {self._site} serves slot {slot}")
+        raise ConnectionFailed(f"no node of the {self._server} serves slot {slot}")
 
     def _ask_any(self, question: bytes, deadline: float) -> Steps:
         """The first usable answer of the known addresses; each gets a share of the time."""
         trouble: str = "no address"
         refused: LockUnavailable | None = None
-        for position, address in enumerate(self._site.addresses):
-            share = (deadline - now()) / (len(self._site.addresses) - position + 1)
+        for position, address in enumerate(self._server.addresses):
+            share = (deadline - now()) / (len(self._server.addresses) - position + 1)
             try:
                 reply: Reply = yield Exchange(address, question, now() + share)
             except ConnectionFailed as error:
@@ -182,11 +184,11 @@ class Router:
             if isinstance(reply, list) and reply:
                 return reply, address
             if isinstance(reply, ErrorReply) and (why := refused_because(reply.text)):
-                refused = ServerRefused(f"the {self._site} {why}: {reply.text}")
+                refused = ServerRefused(f"the {self._server} {why}: {reply.text}")
             trouble = f"{address[0]}:{address[1]} answered {reply!r}"
         if refused:
             raise refused
-        raise ConnectionFailed(f"nobody of the {self._site} says where the primary is: {trouble}")
+        raise ConnectionFailed(f"nobody of the {self._server} says where the primary is: {trouble}")
 
 
 def code_of(reply: ErrorReply) -> str:

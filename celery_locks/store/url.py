@@ -1,6 +1,6 @@
 """A URL, and Celery's options that go with it, become a :class:`Site`.
 
-URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two shapes
+URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two topologies
 that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
 and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
 
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import redis.connection
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server import ServerConfig, Transport, kept
+from celery_locks.store.server import ServerConfig, Transport, common
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
@@ -38,7 +38,7 @@ def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig
 
 
 def _with_sentinel_kwargs(server: ServerConfig, given: Mapping[str, Any]) -> ServerConfig:
-    kwargs = _lower_case_tls({**server.sentinel_kwargs, **kept(given)})
+    kwargs = _lower_case_tls({**server.sentinel_kwargs, **common(given)})
     transport = _transport_of_options(server.sentinel_transport, given, kwargs)
     return replace(server, sentinel_kwargs=kwargs, sentinel_transport=transport)
 
@@ -89,8 +89,8 @@ def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _from_url(url: str) -> ServerConfig:
     base, _, topology = url.partition("://")[0].partition("+")
-    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
-    if base not in ("redis", "rediss", "unix") or topology not in shapes:
+    topologies = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or topology not in topologies:
         raise LockUsageError(
             f"{_scheme(url)} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
@@ -136,11 +136,14 @@ def _single(url: str, original: str) -> ServerConfig:
         raise _unreadable(original) from None
     if "ssl" in parsed:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
-    kwargs = kept(parsed)
+    kwargs = common(parsed)
+    transport: Transport = "tls" if url.startswith("rediss:") else "tcp"
     if "path" in kwargs:
-        return ServerConfig("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
-    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    return ServerConfig("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
+        address, transport = (str(kwargs["path"]), 0), "unix"
+    else:
+        address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
+    limit = parsed.get("max_connections") or 0
+    return ServerConfig("single", (address,), kwargs, transport, max_connections=limit)
 
 
 def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> ServerConfig:
@@ -152,22 +155,23 @@ def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> S
     path = parts.path.strip("/").split("/")
     db = path[1] if topology == "sentinel" and len(path) > 1 else "0"
     query = f"?{parts.query}" if parts.query else ""
-    sites = [
+    servers = [
         _single(f"{base}://{login}{at}{host}/{db}{query}", url) for host in hosts.split(",") if host
     ]
-    if not sites or (topology == "sentinel" and not path[0]):
+    if not servers or (topology == "sentinel" and not path[0]):
         raise LockUsageError(
             f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
             "service: redis+sentinel://host:26379,host:26379/service/0"
         )
-    addresses = tuple(server.addresses[0] for server in sites)
+    addresses = tuple(server.addresses[0] for server in servers)
     return ServerConfig(
         topology,
         addresses,
-        sites[0].kwargs,
-        sites[0].transport,
+        servers[0].kwargs,
+        servers[0].transport,
         service=path[0] if topology == "sentinel" else "",
         # The login is the servers'; how to trust a certificate is the sentinels' too.
-        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
-        sentinel_transport=sites[0].transport,
+        sentinel_kwargs={k: v for k, v in servers[0].kwargs.items() if k.startswith("ssl_")},
+        sentinel_transport=servers[0].transport,
+        max_connections=servers[0].max_connections,
     )
