@@ -183,7 +183,7 @@ class LockUnavailable(LockError):
     """The lock server gave no usable answer, so nobody knows whether the lock is free."""
 
     # An earlier try of the same call went on_no_reply: what it asked for may have been done.
-    in_doubt = False
+    may_have_executed = False
     # Waiting does not help: a person has to correct a password, a permission, a certificate …
     is_permanent = False
 

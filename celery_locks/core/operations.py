@@ -202,8 +202,8 @@ class Operations(Generic[L]):
             events.emit("deadlock", ask.spec.name, ask.token, why=str(error), **_asker(ask))
         if ask.owner:
             ask.owner.leases.pop(ask.token, None)
-        in_doubt = isinstance(error, LockUnavailable) and error.in_doubt
-        if in_doubt or not isinstance(error, _NOTHING_ACQUIRED):
+        may_have_executed = isinstance(error, LockUnavailable) and error.may_have_executed
+        if may_have_executed or not isinstance(error, _NOTHING_ACQUIRED):
             once = ask.extras.once if ask.extras else None
             if ask.owner and isinstance(error, LockUnavailable):
                 ask.owner.change_id()

@@ -1,5 +1,4 @@
-"""What it means when a server cannot be reached or does not let us in: for a moment, or until a
-person corrects something.
+"""What a failure to connect or a refusal means: it may pass, or a person has to correct something.
 
 The texts of servers, redis-py and OpenSSL are read here and nowhere else.
 """
@@ -49,16 +48,16 @@ _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnEr
 
 
 class ConnectionFailed(Exception):
-    """No answer came from this node: it may or may not have done what it was asked."""
+    """No reply came from this node: it may or may not have run the command."""
 
 
 def refused_because(text: str) -> str:
-    """What a server that does not let us in wants; "" if the text is no refusal."""
+    """Say what a server that refuses us wants; "" if the text is no refusal."""
     return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
 
 
 def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:
-    """What a failure to connect means: final if a person has to act, else worth another try."""
+    """Make the error for a failure to connect: final if a person has to act."""
     reply = error_reply(error)
     why = refused_because(reply.text if reply else str(error)) or _tls_trouble(server, error)
     if isinstance(error, redis.exceptions.AuthenticationError):
@@ -77,19 +76,19 @@ def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
             return _TLS_FILES
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _PASSING_TLS_ERRORS):
             own_files = ("PEM", "KEY_VALUES_MISMATCH", "X509", "NO_CERTIFICATE")
-            return _TLS_FILES if any(word in str(cause) for word in own_files) else _TLS_FAILS
+            return _TLS_FILES if any(part in str(cause) for part in own_files) else _TLS_FAILS
     return ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was made of."""
+    """Yield the error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
-    """Seen where one side speaks TLS and the other does not, or a client certificate is missing."""
+    """Suggest a cure where one side speaks TLS and the other does not, or wants a certificate."""
     causes = list(_causes(error))
     is_tls = server.transport_for(address) == "tls"
     if is_tls and any("handshake operation timed out" in str(cause) for cause in causes):

@@ -153,7 +153,7 @@ class ServerConfig:
         return kwargs if self._is_for(asyncio) else common(kwargs)
 
     def _is_for(self, asyncio: bool) -> bool:
-        """False if the user's client is of the other kind: its class and hooks cannot be used."""
+        """Return False if the user's client is of the other kind: its class is of no use."""
         custom = self.connection_class
         return custom is None or _is_async(custom) == asyncio
 
@@ -169,7 +169,7 @@ def describe_address(address: Address) -> str:
 
 
 def _with_hostname_check(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """redis-py before 6 accepts any trusted certificate, of whatever host, unless it is told so."""
+    """Check the host of a certificate, which redis-py before 6 does only if it is told so."""
     if kwargs.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE):
         return kwargs
     return {"ssl_check_hostname": True, **kwargs}
@@ -201,7 +201,7 @@ def from_client(client: Any) -> ServerConfig:
 
 
 def _from_sentinel(pool: Any) -> ServerConfig:
-    """The primary's address is looked up by the router, not by redis-py's class for that."""
+    """Describe a server behind Sentinels; the router, not redis-py, looks up the primary."""
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
     sentinels = [of_sentinel.connection_kwargs for of_sentinel in pools]
     return ServerConfig(
@@ -271,7 +271,7 @@ def common(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit(max_connections: int | None) -> int:
-    """Redis-py before 8 writes "no limit" as 2 ** 31."""
+    """Return the limit of a pool, or 0; redis-py before 8 writes "no limit" as 2 ** 31."""
     return max_connections if max_connections and max_connections < 2**31 else 0
 
 

@@ -1,11 +1,11 @@
-"""A URL, and Celery's options that go with it, become a :class:`Site`.
+"""Make a :class:`ServerConfig` from a URL and Celery's options that go with it.
 
-URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two topologies
-that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
+URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two
+topologies that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
 and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
 
 TLS is never dropped: where it is asked for beside a URL (``ssl`` and ``ssl_…`` in the options) the
-site speaks it, and options that only TLS can use are refused on a site that does not.
+connection has it, and options that only TLS can use are refused without it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from celery_locks.store.server import ServerConfig, Transport, common
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
-    """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
+    """Describe the server of a URL.
 
+    ``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
     ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
     kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
     """
     options = options or {}
     server = _from_url(_translated(url, options))
     server = _with_sentinel_kwargs(server, options.get("sentinel_kwargs") or {})
-    tls = {word: value for word, value in options.items() if word.startswith("ssl_")}
+    tls = {key: value for key, value in options.items() if key.startswith("ssl_")}
     kwargs = _lower_case_tls({**server.kwargs, **tls})
     transport = _transport_of_options(server.transport, options, kwargs)
     return replace(server, kwargs=kwargs, transport=transport)
@@ -48,20 +49,20 @@ def _transport_of_options(
 ) -> Transport:
     if of_url == "tls":
         return "tls"
-    words = [word for word in kwargs if word.startswith("ssl_")]
+    given = [key for key in kwargs if key.startswith("ssl_")]
     if of_url == "tcp" and options.get("ssl"):
         return "tls"
-    if words or options.get("ssl"):
+    if given or options.get("ssl"):
         what = "a unix socket has no TLS" if of_url == "unix" else "the lock server's URL has none"
         raise LockUsageError(
-            f"{', '.join(words) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
+            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
             "(rediss+sentinel://, rediss+cluster://), or leave it out"
         )
     return of_url
 
 
 def _translated(url: str, options: Mapping[str, Any]) -> str:
-    """Celery's ways of writing a unix socket and a Sentinel, in ours."""
+    """Rewrite Celery's URLs of a unix socket and of Sentinels as ours."""
     if url.startswith("redis+socket://"):
         return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=")
     if not url.startswith(("sentinel://", "sentinels://")):
@@ -80,7 +81,7 @@ def _translated(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Celery also writes ``ssl_cert_reqs=CERT_REQUIRED`` where redis-py wants ``required``."""
+    """Write ``required`` for Celery's ``CERT_REQUIRED``, as redis-py wants it."""
     wanted = kwargs.get("ssl_cert_reqs")
     if isinstance(wanted, str):
         kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
@@ -103,7 +104,7 @@ def _from_url(url: str) -> ServerConfig:
 
 
 def _scheme(url: str) -> str:
-    """All that an error may show of a URL: in one that is not understood, any part may be secret.
+    """Return all that an error may show of a URL: if it cannot be read, any part may be secret.
 
     A password with a slash in it, or one without the @ behind it, looks like a host, port or path.
     """
@@ -112,7 +113,7 @@ def _scheme(url: str) -> str:
 
 
 def _may_be_cut(url: str) -> bool:
-    """A password that is not percent-encoded ends the part of the URL that it stands in."""
+    """Return True if a password that is not percent-encoded may have cut the URL short."""
     _, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     is_unix = url.startswith("unix:")
@@ -129,7 +130,7 @@ def _unreadable(url: str) -> LockUsageError:
 
 
 def _single(url: str, original: str) -> ServerConfig:
-    """``original`` is what the user wrote."""
+    """Read a URL of one server; ``original`` is what the user wrote."""
     try:
         parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError:

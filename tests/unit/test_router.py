@@ -177,7 +177,7 @@ def test_refused_after_an_unanswered_try_is_in_doubt(clock: Clock) -> None:
         Talk(SINGLE, clock).run(
             errors.ServerRefused("new password"), failed=ConnectionFailed("closed")
         )
-    assert caught.value.in_doubt
+    assert caught.value.may_have_executed
 
 
 def test_sentinel_that_refuses_us_is_passed_over(clock: Clock) -> None:
