@@ -59,7 +59,9 @@ def refused_because(text: str) -> str:
 def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:
     """Make the error for a failure to connect: final if a person has to act."""
     reply = error_reply(error)
-    why = refused_because(reply.text if reply else str(error)) or _tls_trouble(server, error)
+    # redis-py before 6 leaves OpenSSL's words out of its own text.
+    text = reply.text if reply else " ".join(map(str, _causes(error)))
+    why = refused_because(text) or _tls_trouble(server, error)
     if isinstance(error, redis.exceptions.AuthenticationError):
         why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:

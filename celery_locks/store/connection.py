@@ -89,6 +89,8 @@ class ConnectionPool:
         try:
             connection = self._idle.pop()
         except IndexError:
+            connection = None
+        if connection is None:
             connection = self._borrow(deadline)
         began = now()
         try:
