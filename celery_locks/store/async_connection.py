@@ -40,6 +40,7 @@ def leave_to_parent(connections: Any) -> None:
 
 async def exchange_on(connection: Any, data: bytes) -> Reply:
     """Send and read one reply; an error reply is a value, everything else that fails is raised."""
+    connection.deadline.awaits_reply = True
     await connection.send_packed_command([data], check_health=False)
     try:
         reply: Reply = await connection.read_response(disable_decoding=True)
@@ -47,7 +48,8 @@ async def exchange_on(connection: Any, data: bytes) -> Reply:
         found = error_reply(error)
         if found is None:
             raise
-        return found
+        reply = found
+    connection.deadline.awaits_reply = False
     return reply
 
 

@@ -53,7 +53,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def exchange_on(connection: Any, data: bytes, deadline: float) -> Reply:
     """Send and read one reply; an error reply is a value, everything else that fails is raised."""
-    connection.deadline.at = deadline
+    state = connection.deadline
+    state.at, state.awaits_reply = deadline, True
     connection.send_packed_command([data], check_health=False)
     try:
         reply: Reply = connection.read_response(disable_decoding=True)
@@ -61,7 +62,8 @@ def exchange_on(connection: Any, data: bytes, deadline: float) -> Reply:
         found = error_reply(error)
         if found is None:
             raise
-        return found
+        reply = found
+    state.awaits_reply = False
     return reply
 
 

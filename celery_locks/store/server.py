@@ -27,7 +27,7 @@ import redis.connection as sync_connection
 import redis.sentinel
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.deadline_socket import Deadline, bounded
+from celery_locks.store.bounded_connection import Deadline, bounded, resetting
 
 Address = tuple[str, int]
 Topology = Literal["single", "sentinel", "cluster"]
@@ -133,10 +133,11 @@ class ServerConfig:
             kwargs = _with_hostname_check(kwargs)
         connection_class = self._class_for(address, asyncio)
         accepted = _parameters(connection_class)
-        if not asyncio and not self.is_in_process:
-            connection_class = bounded(connection_class)
+        if not self.is_in_process:
+            connection_class = (resetting if asyncio else bounded)(connection_class)
         connection = connection_class(**{key: kwargs[key] for key in kwargs if key in accepted})
-        connection.deadline = getattr(connection, "deadline", None) or Deadline()
+        if self.is_in_process:
+            connection.deadline = Deadline()
         return connection
 
     def _class_for(self, address: Address, asyncio: bool) -> Any:
