@@ -51,11 +51,8 @@ _COMMON = (
 )
 # Arguments of a user's client that we set ourselves, or that belong to its own pool.
 _REPLACED = (
-    "socket_timeout",
-    "socket_connect_timeout",
-    "retry",
-    "retry_on_timeout",
-    "retry_on_error",
+    *("socket_timeout", "socket_connect_timeout"),
+    *("retry", "retry_on_timeout", "retry_on_error"),
     "health_check_interval",
     "protocol",
     "lib_name",
