@@ -5,7 +5,7 @@
 
 Of the connections that a user's pool may open (``max_connections``) one is for the subscription of
 those who wait and one for the renewing thread, the rest for calls. With fewer than three, waiters
-poll instead of subscribing. The limit is per node and event loop; the thread of the metrics recorder
+poll instead of subscribing. The limit is per node and event loop; the metrics recorder's thread
 has one connection more, and calls and renewal have one each even where the limit is 1.
 """
 
