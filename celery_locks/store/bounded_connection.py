@@ -68,12 +68,12 @@ class DeadlineSocket:
     def settimeout(self, timeout: float | None) -> None:
         """Ignore redis-py's own timeouts: the deadline replaces them."""
 
-    def shutdown(self, how: int) -> None:
+    def shutdown(self, direction: int) -> None:
         """Prepare to close: end in order, or reset if a command is unanswered."""
         if self._deadline.awaits_reply:
             _discard_unsent(self._sock)
         else:
-            self._sock.shutdown(how)
+            self._sock.shutdown(direction)
 
     def _set_time_left(self) -> None:
         left = self._deadline.at - now()
