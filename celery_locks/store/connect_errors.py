@@ -1,5 +1,4 @@
-"""What it means when a server cannot be reached or does not let us in: for a moment, or until a
-person corrects something.
+"""What a failure to connect or a refusal means: it may pass, or a person has to correct something.
 
 The texts of servers, redis-py and OpenSSL are read here and nowhere else.
 """
@@ -13,8 +12,8 @@ from collections.abc import Iterator
 import redis.exceptions
 
 from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import ErrorReply, Reply
-from celery_locks.store.server import Address, ServerConfig
+from celery_locks.store.resp import ErrorReply, Reply, error_reply
+from celery_locks.store.server import Address, ServerConfig, describe_address
 
 MINIMUM = (6, 2)
 
@@ -49,23 +48,26 @@ _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnEr
 
 
 class ConnectionFailed(Exception):
-    """No answer came from this node: it may or may not have done what it was asked."""
+    """No reply came from this node: it may or may not have run the command."""
 
 
 def refused_because(text: str) -> str:
-    """What a server that does not let us in wants; "" if the text is no refusal."""
+    """Say what a server that refuses us wants; "" if the text is no refusal."""
     return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
 
 
-def refusal(server: ServerConfig, address: Address, error: Exception) -> Exception:
-    """What a failure to connect means: final if a person has to act, else worth another try."""
-    why = refused_because(str(error)) or _tls_trouble(server, error)
+def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:
+    """Make the error for a failure to connect: final if a person has to act."""
+    reply = error_reply(error)
+    # redis-py before 6 leaves OpenSSL's words out of its own text.
+    text = reply.text if reply else " ".join(map(str, _causes(error)))
+    why = refused_because(text) or _tls_trouble(server, error)
     if isinstance(error, redis.exceptions.AuthenticationError):
         why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:
         return ServerRefused(f"the {server} {why}: {error}")
     hint = _hint(server, address, error)
-    return ConnectionFailed(f"cannot connect to {place_of(address)}: {error}{hint}")
+    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {error}{hint}")
 
 
 def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
@@ -76,19 +78,19 @@ def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
             return _TLS_FILES
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _PASSING_TLS_ERRORS):
             own_files = ("PEM", "KEY_VALUES_MISMATCH", "X509", "NO_CERTIFICATE")
-            return _TLS_FILES if any(word in str(cause) for word in own_files) else _TLS_FAILS
+            return _TLS_FILES if any(part in str(cause) for part in own_files) else _TLS_FAILS
     return ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was made of."""
+    """Yield the error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
-    """Seen where one side speaks TLS and the other does not, or a client certificate is missing."""
+    """Suggest a cure where one side speaks TLS and the other does not, or wants a certificate."""
     causes = list(_causes(error))
     is_tls = server.transport_for(address) == "tls"
     if is_tls and any("handshake operation timed out" in str(cause) for cause in causes):
@@ -100,24 +102,14 @@ def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     return ""
 
 
-def check_handshake(server: ServerConfig, address: Address, replies: list[Reply]) -> None:
-    for reply in replies:
-        if isinstance(reply, ErrorReply):
-            raise refusal(server, address, ConnectionError(reply.text))
-
-
-def place_of(address: Address) -> str:
-    return f"{address[0]}:{address[1]}" if address[1] else address[0]
-
-
 def check_version(server: ServerConfig, address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
     if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
-        raise refusal(server, address, ConnectionError(info.text))
+        raise connect_error(server, address, ConnectionError(info.text))
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
     version = tuple(int(part) for part in found.groups()) if found else MINIMUM
     if version < MINIMUM:
         raise ServerTooOld(
-            f"the lock server at {place_of(address)} is Redis {version[0]}.{version[1]}; "
+            f"the lock server at {describe_address(address)} is Redis {version[0]}.{version[1]}; "
             f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
         )

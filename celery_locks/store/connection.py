@@ -1,21 +1,17 @@
-"""Bytes to and from one node, each exchange bounded by one deadline; awaited: ``aio_wire.py``.
+"""Exchanges with one node on redis-py's connections, each bounded by one deadline.
 
-redis-py opens the connection (TCP, TLS, unix socket); then we write and read on its socket
-ourselves, from the handshake (password, database) on. Idle connections are kept per node and used
-last-in first-out. There is no liveness check before use: every call we make may be repeated, so a
-stale connection costs one more try, not a round trip each time. After a fork the child starts with
-none.
-
-These two are the only files that touch what redis-py does not promise: ``Connection._sock`` and,
-awaited, ``_reader`` and ``_writer``. They have had these names from redis-py 4.2 to 8.
+redis-py connects, logs in, sends and reads, through its public methods. Idle connections are kept
+here, last in, first out, and never more than the user's pool may open. They are not borrowed from
+the user's own pool, which would run empty for the user, and whose timeouts and retries exceed our
+deadlines. An exchange that fails or is interrupted never puts its connection back: the next user
+would read its reply. There is no liveness check before use: every call may be repeated, so a stale
+connection costs one more try, not a round trip each time. A forked child starts with none.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import threading
 import weakref
-from contextlib import suppress
 from typing import Any, Protocol
 
 import redis.exceptions
@@ -24,22 +20,18 @@ from celery_locks.clock import now
 from celery_locks.forking import run_after_fork
 from celery_locks.store.connect_errors import (
     ConnectionFailed,
-    check_handshake,
     check_version,
-    place_of,
-    refusal,
+    connect_error,
 )
-from celery_locks.store.resp import Incomplete, Reply, pack, parse
-from celery_locks.store.server import Address, ServerConfig
+from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
+from celery_locks.store.server import Address, ServerConfig, describe_address
 
-CHUNK = 8192
-CLOSED = "the server closed the connection"
-_TIMEVAL = struct.Struct("@ll")
-_LINGER_ZERO = struct.pack("@ii", 1, 0)
+FAILURES = (redis.exceptions.RedisError, OSError, ValueError)
+SERVER_INFO = pack("INFO", "server")
 
 
 class ResetsAtFork(Protocol):
-    """Something whose state (sockets, locks of other threads) is the parent's after a fork."""
+    """An object whose state (sockets, locks of other threads) is the parent's after a fork."""
 
     def after_fork(self) -> None: ...
 
@@ -59,174 +51,167 @@ def _after_fork() -> None:
 run_after_fork(_after_fork, "store")
 
 
-def reset_connection(sock: Any) -> None:
-    """When closed, the kernel is to forget what the other end has not received.
-
-    Else it goes on sending after the close, and a question for a lock may arrive when its asker has
-    asked again, got the lock and given it back: nobody would have it then, until it lapses.
-    """
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-
-
-class Connection:
-    """One open connection, blocking.
-
-    On a plain socket the kernel keeps the time: a timeout of Python's own costs a ``poll`` before
-    each read and write, and a thread that holds the GIL has to give it away for each of them. (A
-    signal that the process handles meanwhile makes the kernel begin anew; Python would not.)
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._sock = connection._sock
-        self._rest = b""
-        self._limit = 0.0
-        # Not TLS, which takes a timeout within a record for its end; nor a greenlet's.
-        self._is_plain = type(self._sock).__module__ == "socket"
-        if self._is_plain:
-            self._sock.settimeout(None)
-
-    def send(self, data: bytes, deadline: float) -> None:
-        self._allow(deadline)
-        try:
-            self._sock.sendall(data)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
-
-    def receive(self, deadline: float) -> Reply:
-        """The next reply; TimeoutError at the deadline, whatever drips in before it."""
-        self._allow(deadline)
-        return self._receive(deadline)
-
-    def _receive(self, deadline: float) -> Reply:
-        while True:
-            try:
-                if self._rest:
-                    reply, end = parse(self._rest)
-                    self._rest = self._rest[end:]
-                    return reply
-            except Incomplete:
-                self._allow(deadline)
-                if now() >= deadline:
-                    raise TimeoutError("the reply did not end in time") from None
-            self._rest += self._recv()
-
-    def _recv(self) -> bytes:
-        try:
-            chunk: bytes = self._sock.recv(CHUNK)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
-        if not chunk:
-            raise ConnectionError(CLOSED)
-        return chunk
-
-    def _allow(self, deadline: float) -> None:
-        """Until the deadline, or a little less: the next call, mostly, has the same time."""
-        left = max(0.001, deadline - now())
-        if not self._is_plain:
-            self._sock.settimeout(left)
-        else:
-            self._limit = 0.99 * left
-            seconds, part = divmod(self._limit, 1.0)
-            value = _TIMEVAL.pack(int(seconds), int(part * 1e6))
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-
-    def exchange(self, data: bytes, deadline: float) -> Reply:
-        left = deadline - now()
-        if not 0.95 * left <= self._limit <= left:
-            self._allow(deadline)
-        sock = self._sock
-        try:
-            sock.sendall(data)
-            chunk: bytes = sock.recv(CHUNK)  # the timeout that was just set still fits
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
-        if chunk[:1] == b":" and chunk[-1:] == b"\n":
-            return int(chunk[1:])  # as most replies are
-        if not chunk:
-            raise ConnectionError(CLOSED)
-        self._rest = chunk
-        return self._receive(deadline)
-
-    def close(self) -> None:
-        self._connection.disconnect()
-
-    def abort(self) -> None:
-        """Close with a question that is not answered."""
-        reset_connection(self._sock)
-        self._sock.close()  # redis-py would say goodbye first
-        self.close()
+def exchange_on(connection: Any, data: bytes, deadline: float) -> Reply:
+    """Send and read one reply; an error reply is a value, everything else that fails is raised."""
+    state = connection.deadline
+    state.at, state.awaits_reply = deadline, True
+    connection.send_packed_command([data], check_health=False)
+    try:
+        reply: Reply = connection.read_response(disable_decoding=True)
+    except redis.exceptions.RedisError as error:
+        found = error_reply(error)
+        if found is None:
+            raise
+        reply = found
+    state.awaits_reply = False
+    return reply
 
 
 class ConnectionPool:
-    """All connections of this process to one node."""
+    """All connections of this process to one node; at most ``limit`` of them if it is not 0."""
 
-    def __init__(self, server: ServerConfig, address: Address) -> None:
-        self._site = server
+    def __init__(self, server: ServerConfig, address: Address, limit: int = 0) -> None:
+        self._server = server
         self._address = address
-        self._idle: list[Connection] = []
+        self._limit = limit
+        self.after_fork()
         reset_at_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the connections: the sockets are the parent's."""
+        self._idle: list[Any] = []
+        # Weak: a connection that an interrupted exchange has lost no longer counts.
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._opening = threading.Lock()
+        self._returned = threading.Condition()
+        self._waiting = 0
 
     def exchange(self, data: bytes, deadline: float) -> Reply:
         """Send and read one reply; raise ``ConnectionFailed`` if that fails by the deadline."""
         try:
-            link = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            link = self.open(deadline)
+            connection = None
+        if connection is None:
+            connection = self._borrow(deadline)
+        began = now()
         try:
-            reply = link.exchange(data, deadline)
-        except (OSError, ValueError) as error:
-            self.drop(link)
-            raise ConnectionFailed(f"no answer from {place_of(self._address)}: {error}") from error
+            reply = exchange_on(connection, data, deadline)
+        except FAILURES as error:
+            self._discard(connection)
+            self._discard_suspects(began, error)
+            where = describe_address(self._address)
+            raise ConnectionFailed(f"no answer from {where}: {error}") from error
         except BaseException:
-            # Interrupted between question and answer: the next user would read our reply.
-            link.abort()
+            self._discard(connection)
             raise
-        self._idle.append(link)
+        if isinstance(reply, ErrorReply) and not connection_survives(reply):
+            return self._repeat_with_new_login(connection, data, deadline, reply)
+        self._put_back(connection)
         return reply
 
-    def open(self, deadline: float) -> Connection:
-        """A new connection, greeted and known to be to a server that is new enough."""
-        connection = self._site.connection(self._address, max(0.001, (deadline - now()) / 3))
+    def _put_back(self, connection: Any) -> None:
+        connection.deadline.answered_at = now()
+        self._idle.append(connection)
+        if self._waiting:
+            with self._returned:
+                self._returned.notify()
+
+    def _repeat_with_new_login(
+        self, connection: Any, data: bytes, deadline: float, reply: ErrorReply
+    ) -> Reply:
+        """Credentials may have been rotated since an idle connection logged in: use a new one."""
+        is_new = connection.deadline.answered_at == 0.0
+        self._discard(connection)
+        if is_new or reply.code != "NOAUTH":
+            return reply
+        self.close()
+        return self.exchange(data, deadline)
+
+    def _borrow(self, deadline: float) -> Any:
+        """Open a connection; at the limit wait for one that is put back."""
+        while True:
+            connection = self._make(deadline)
+            if connection is not None:
+                return self._connected(connection, deadline)
+            connection = self._wait(deadline)
+            if connection is not None:
+                return connection
+            if now() >= deadline:
+                where = describe_address(self._address)
+                raise ConnectionFailed(
+                    f"all connections to {where} that max_connections permits are in use"
+                )
+
+    def _wait(self, deadline: float) -> Any:
+        with self._returned:
+            self._waiting += 1
+            try:
+                if not self._idle:
+                    # Not longer: one that was lost or closed is not announced.
+                    self._returned.wait(max(0.0, min(0.05, deadline - now())))
+                return self._idle.pop() if self._idle else None
+            except IndexError:  # another thread was faster
+                return None
+            finally:
+                self._waiting -= 1
+
+    def _make(self, deadline: float) -> Any:
+        """Make an unconnected connection; None at the limit."""
+        with self._opening:
+            if self._limit and len(self._open) >= self._limit:
+                return None
+            connection = self._new(deadline)
+            self._open.add(connection)
+            return connection
+
+    def _new(self, deadline: float) -> Any:
+        return self._server.connection(self._address, max(0.001, (deadline - now()) / 3))
+
+    def open(self, deadline: float) -> Any:
+        """Open a connection that does not count and is not kept, for a subscription."""
+        return self._connected(self._new(deadline), deadline)
+
+    def _connected(self, connection: Any, deadline: float) -> Any:
+        """Connect and log in; check once that the server is new enough."""
+        connection.deadline.at = deadline
         try:
             connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise refusal(self._site, self._address, error) from error
-        link = Connection(connection)
-        try:
-            self._meet(link, deadline)
-        except (OSError, ValueError) as error:
-            link.close()
-            raise refusal(self._site, self._address, error) from error
+            if self._address not in self._server.checked:
+                info = exchange_on(connection, SERVER_INFO, deadline)
+                check_version(self._server, self._address, info)
+                self._server.checked.add(self._address)
+        except FAILURES as error:
+            self._discard(connection)
+            raise connect_error(self._server, self._address, error) from error
         except BaseException:
-            link.close()
+            self._discard(connection)
             raise
-        return link
+        return connection
 
-    def _meet(self, link: Connection, deadline: float) -> None:
-        handshake = self._site.handshake(self._address)
-        if handshake:
-            link.send(b"".join(handshake), deadline)
-            replies = [link.receive(deadline) for _ in handshake]
-            check_handshake(self._site, self._address, replies)
-        if self._address not in self._site.checked:
-            check_version(
-                self._site, self._address, link.exchange(pack("INFO", "server"), deadline)
-            )
-            self._site.checked.add(self._address)
+    def _discard(self, connection: Any) -> None:
+        self._open.discard(connection)
+        connection.disconnect()
 
-    def drop(self, link: Connection) -> None:
-        """One connection failed: those that idle are most likely as dead."""
-        self.close()
-        link.abort()
+    def _discard_suspects(self, began: float, error: Exception) -> None:
+        """Close the idle connections that are most likely dead too.
+
+        After a timeout these are only those that have not been answered since it began.
+        """
+        is_timeout = isinstance(error, redis.exceptions.TimeoutError | TimeoutError)
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            if is_timeout and connection.deadline.answered_at > began:
+                self._idle.append(connection)
+            else:
+                self._discard(connection)
 
     def close(self) -> None:
         idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        for connection in idle:
+            self._discard(connection)
 
-    def after_fork(self) -> None:
-        # The sockets are the parent's too: forget them, do not speak on them.
-        self._idle = []
+
+def connection_survives(reply: ErrorReply) -> bool:
+    """Tell whether redis-py keeps the connection open after this error reply."""
+    return reply.code not in ("NOAUTH", "WRONGPASS", "LOADING")

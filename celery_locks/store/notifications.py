@@ -1,9 +1,10 @@
 """How a waiter is woken: one pub/sub connection per process and node, read by whoever waits.
 
 There is no listener thread. Of the threads that wait, one reads the socket for all of them and
-wakes those it gets mail for; when it leaves, it asks another to read on. A lone waiter, the usual
-case, is thus woken by its own ``recv`` without a thread switch. A lost message costs latency only:
-every waiter asks the store again by itself within a second. Awaited: ``aio_mailbox.py``.
+wakes those that a message is for; when it leaves, it asks another to read on. A lone waiter, the
+usual case, is thus woken by its own read without a thread switch. A lost message costs latency
+only: every waiter asks the store again by itself within a second. ``async_notifications.py`` has
+the awaited version.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
+
+import redis.exceptions
 
 from celery_locks.clock import now
 from celery_locks.store.connect_errors import ConnectionFailed, refused_because
-from celery_locks.store.connection import Connection, ConnectionPool
+from celery_locks.store.connection import FAILURES, ConnectionPool, exchange_on
 from celery_locks.store.resp import ErrorReply, Reply, pack
 
 logger = logging.getLogger("celery_locks")
 
-# A connection that was silent this long is asked whether it still lives.
+PING = pack("PING")
+
+# A connection that was silent this long gets a PING.
 _SILENCE = 5.0
-# A server that refused a subscription, but not for good, is asked again after this long.
+# After a refusal that is not final, the next attempt to subscribe comes this much later.
 _RETRY = 3.0
 
 
-def mail_in(reply: Reply) -> tuple[str, int]:
-    """Token and fence of a message; empty for what else a subscription hears."""
+def token_and_fence(reply: Reply) -> tuple[str, int]:
+    """Return the token and fence of a message; empty for other replies on a subscription."""
     if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
         token, _, fence = bytes(reply[2]).partition(b" ")  # type: ignore[arg-type]
         return token.decode(), int(fence)
@@ -36,91 +40,92 @@ def mail_in(reply: Reply) -> tuple[str, int]:
 
 
 class Keepalive:
-    """Whether a silent connection still lives: after long silence it is asked, once."""
+    """Decides whether a silent connection still lives: after long silence it gets one PING."""
 
     def __init__(self) -> None:
-        self.heard()
+        self.on_message()
 
-    def heard(self) -> None:
-        self._heard_at, self._asked = now(), False
+    def on_message(self) -> None:
+        self._last_message_at, self._ping_sent = now(), False
 
-    def verdict(self) -> Literal["fine", "ask", "dead"]:
-        if now() - self._heard_at < _SILENCE:
-            return "fine"
-        if self._asked:
-            return "dead"
-        self._asked = True
-        return "ask"
+    def next_step(self) -> Literal["wait", "ping", "close"]:
+        if now() - self._last_message_at < _SILENCE:
+            return "wait"
+        if self._ping_sent:
+            return "close"
+        self._ping_sent = True
+        return "ping"
 
 
 class SubscriptionHealth:
-    """Whether the server lets us listen; while it does not, waiters ask again and again instead."""
+    """Whether the server lets us subscribe; while it does not, waiters poll instead."""
 
     def __init__(self) -> None:
-        self._deaf_until = 0.0
+        self._refused_until = 0.0
 
     @property
-    def is_deaf(self) -> bool:
-        return now() < self._deaf_until
+    def is_refused(self) -> bool:
+        return now() < self._refused_until
 
-    def refused(self, reply: ErrorReply) -> None:
-        """For good without the right to listen; else, as by a server that is full, for now."""
-        if not self._deaf_until:
+    def on_refused(self, reply: ErrorReply) -> None:
+        """Stop trying: for good without the permission to subscribe, else for a while."""
+        if not self._refused_until:
             logger.warning(
                 "waiting for locks is slow: the server refuses a subscription: %s", reply.text
             )
-        self._deaf_until = math.inf if refused_because(reply.text) else now() + _RETRY
+        self._refused_until = math.inf if refused_because(reply.text) else now() + _RETRY
 
-    def hears(self) -> None:
-        self._deaf_until = 0.0
+    def on_subscribed(self) -> None:
+        self._refused_until = 0.0
 
 
-class _Ticket:
-    """One waiter: ``mail`` is the fence it was handed, ``look`` says that it should look around."""
+class _Waiter:
+    """One waiting thread: ``fence`` is what it was handed, ``wakeup`` makes it look around."""
 
-    __slots__ = ("look", "mail", "waits")
+    __slots__ = ("fence", "is_waiting", "wakeup")
 
     def __init__(self) -> None:
-        self.mail = 0
-        self.waits = False
-        self.look = threading.Event()
+        self.fence = 0
+        self.is_waiting = False
+        self.wakeup = threading.Event()
 
 
 class Notifications:
-    """That of one channel."""
+    """The subscription to one channel on one node, and the threads that wait for its messages."""
 
-    def __init__(self, channel: str, wire: ConnectionPool) -> None:
+    def __init__(self, channel: str, pool: ConnectionPool) -> None:
         self.channel = channel
-        self._wire = wire
-        self._link: Connection | None = None
-        self._tickets: dict[str, _Ticket] = {}
+        self._pool = pool
+        self._connection: Any = None
+        self._waiters: dict[str, _Waiter] = {}
         self._reading = threading.Lock()
-        self._pulse = Keepalive()
-        self._ear = SubscriptionHealth()
+        self._keepalive = Keepalive()
+        self._health = SubscriptionHealth()
         self._failures = 0
 
     def expect(self, token: str, *, connect: bool, deadline: float) -> str | None:
-        """Keep mail for ``token``; answers the channel, None if not connected, "-" if it must poll.
+        """Keep messages for ``token``; return the channel, None if not connected, "-" to poll.
 
-        ``ConnectionFailed`` if it tried to subscribe and could not.
+        Raise ``ConnectionFailed`` if an attempt to subscribe fails.
         """
-        if self._link is None and not connect:
+        if self._connection is None and not connect:
             return None
-        if self._link is None and not self._ear.is_deaf:
+        if self._connection is None and not self._health.is_refused:
             self._connect(deadline)
-        if self._link is None:
+        if self._connection is None:
             self.unexpect(token)
             return "-"
-        self._tickets.setdefault(token, _Ticket())
+        self._waiters.setdefault(token, _Waiter())
         return self.channel
 
     def _connect(self, deadline: float) -> None:
-        """Subscribe, or wait while another does: what comes of it, by the deadline, is ours too."""
+        """Subscribe, or wait by the deadline while another thread does, and share its result."""
         failures = self._failures
         if not self._reading.acquire(timeout=max(0.0, deadline - now())):
             return
         try:
-            if self._link is None and not self._ear.is_deaf and self._failures == failures:
+            is_needed = self._connection is None and not self._health.is_refused
+            if is_needed and self._failures == failures:
                 self._subscribe(deadline)
         except ConnectionFailed:
             self._failures += 1
@@ -129,94 +134,117 @@ class Notifications:
             self._reading.release()
 
     def expects(self, token: str) -> bool:
-        return token in self._tickets
+        return token in self._waiters
 
     def unexpect(self, token: str) -> None:
-        self._tickets.pop(token, None)
+        self._waiters.pop(token, None)
 
     def _subscribe(self, deadline: float) -> None:
-        link = self._wire.open(deadline)
+        connection = self._pool.open(deadline)
         try:
-            reply = link.exchange(pack("SUBSCRIBE", self.channel), deadline)
-        except (OSError, ValueError) as error:
-            link.close()
-            raise ConnectionFailed(f"cannot subscribe: {error}") from error
+            reply = exchange_on(connection, pack("SUBSCRIBE", self.channel), deadline)
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, FAILURES):
+                raise ConnectionFailed(f"cannot subscribe: {error}") from error
+            raise
         if isinstance(reply, ErrorReply):
-            link.close()
-            self._ear.refused(reply)
+            connection.disconnect()
+            self._health.on_refused(reply)
             return
-        self._link = link
-        self._ear.hears()
-        self._pulse.heard()
+        self._connection = connection
+        self._health.on_subscribed()
+        self._keepalive.on_message()
 
     def wait(self, token: str, seconds: float) -> int:
-        """The fence that came for ``token``; 0 if the connection breaks or time is over."""
+        """Return the fence that came for ``token``; 0 if the connection breaks or time is over."""
         deadline = now() + seconds
-        ticket = self._tickets.get(token) or _Ticket()
-        ticket.waits = True
+        waiter = self._waiters.get(token) or _Waiter()
+        waiter.is_waiting = True
         try:
-            while not ticket.mail and now() < deadline and self._look(ticket, deadline):
+            while not waiter.fence and now() < deadline and self._read_or_sleep(waiter, deadline):
                 pass
-            return ticket.mail
+            return waiter.fence
         finally:
-            ticket.mail, ticket.waits = 0, False
-            self._ask_another()
+            waiter.fence, waiter.is_waiting = 0, False
+            self._wake_next_reader()
 
-    def _look(self, ticket: _Ticket, deadline: float) -> bool:
-        """Read for all, or sleep while another does; False if the connection broke."""
+    def _read_or_sleep(self, waiter: _Waiter, deadline: float) -> bool:
+        """Read for all, or sleep while another thread does; False if the connection broke."""
         if self._reading.acquire(blocking=False):
             try:
-                return bool(ticket.mail) or self._read(ticket, deadline)
+                return bool(waiter.fence) or self._read(waiter, deadline)
             finally:
                 self._reading.release()
-        ticket.look.wait(deadline - now())
-        ticket.look.clear()
+        waiter.wakeup.wait(deadline - now())
+        waiter.wakeup.clear()
         return True
 
-    def _read(self, ticket: _Ticket, deadline: float) -> bool:
-        """Deliver mail until there is some for ``ticket``; False if the connection broke."""
-        if self._link is None:
+    def _read(self, waiter: _Waiter, deadline: float) -> bool:
+        """Deliver messages until one is for ``waiter``; False if the connection broke."""
+        connection = self._connection
+        if connection is None:
             return False
-        while not ticket.mail:
-            try:
-                self._deliver(self._link.receive(deadline))
-            except TimeoutError:
-                return self._is_alive()
-            except (OSError, ValueError):
-                self._disconnect()
-                return False
-        return True
+        try:
+            while not waiter.fence and self._connection is connection:
+                connection.deadline.at = deadline
+                # After a timeout the part of a message that has come already is kept.
+                self._deliver(
+                    connection.read_response(disable_decoding=True, disconnect_on_error=False)
+                )
+            return True
+        except redis.exceptions.TimeoutError:
+            return self._keep_alive(connection)
+        except FAILURES:
+            self._drop(connection)
+            return False
+        except BaseException:
+            self._drop(connection)  # interrupted, perhaps between two parts of a message
+            raise
+        finally:
+            if self._connection is not connection:
+                connection.disconnect()  # closed meanwhile
 
     def _deliver(self, reply: Reply) -> None:
-        self._pulse.heard()
-        token, fence = mail_in(reply)
-        ticket = self._tickets.get(token)
-        if ticket:
-            ticket.mail = fence
-            ticket.look.set()
+        self._keepalive.on_message()
+        token, fence = token_and_fence(reply)
+        waiter = self._waiters.get(token)
+        if waiter:
+            waiter.fence = fence
+            waiter.wakeup.set()
 
-    def _is_alive(self) -> bool:
-        verdict = self._pulse.verdict()
-        if verdict == "ask" and self._link:
-            with suppress(OSError):
-                self._link.send(pack("PING"), now() + 0.1)
-        if verdict == "dead":
-            self._disconnect()
-        return verdict != "dead"
+    def _keep_alive(self, connection: Any) -> bool:
+        """Ping a silent connection; drop it, and return False, if it did not reply to the last."""
+        step = self._keepalive.next_step()
+        try:
+            if step == "ping":
+                connection.deadline.at = now() + 0.1
+                connection.send_packed_command([PING], check_health=False)
+        except FAILURES:
+            step = "close"
+        if step == "close":
+            self._drop(connection)
+        return step != "close"
 
-    def _disconnect(self) -> None:
-        if self._link:
-            self._link.close()
-        self._link = None
-
-    def _ask_another(self) -> None:
-        """Who leaves asks one who still waits, not one who is on its way out, to read on."""
+    def _wake_next_reader(self) -> None:
+        """Ask a thread that still waits, and not one that is about to leave, to read on."""
         if self._reading.locked():
             return
-        for ticket in list(self._tickets.values()):
-            if ticket.waits and not ticket.mail:
-                ticket.look.set()
+        for waiter in list(self._waiters.values()):
+            if waiter.is_waiting and not waiter.fence:
+                waiter.wakeup.set()
                 return
 
+    def _drop(self, connection: Any) -> None:
+        if self._connection is connection:
+            self._connection = None
+        connection.disconnect()
+
     def close(self) -> None:
-        self._disconnect()
+        """Close the connection; a thread that reads it just now closes it when it stops."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._reading.acquire(blocking=False):
+            try:
+                connection.disconnect()
+            finally:
+                self._reading.release()

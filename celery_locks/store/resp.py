@@ -1,27 +1,24 @@
-"""The Redis protocol (RESP2) as bytes: packing commands, parsing replies; no I/O.
+"""Packed commands and plain replies, as the store exchanges them with a server.
 
-We speak it ourselves on connections that redis-py opens (see ``wire.py``): every command we send
-is a script call with a fixed head, so packing is one join, and one deadline can bound a whole
-call however the bytes drip in. Against ``client.execute_command`` this saves about a quarter of
-an acquire and release (``make bench``). Replies are bytes whatever ``decode_responses`` says.
+Every command that we send is a script call with a fixed head, so we pack it with one join; redis-py
+sends the bytes as they are (``send_packed_command``). redis-py reads the replies. An error that the
+server replies with is a value here, :class:`ErrorReply`, because the router decides what it means.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import redis.exceptions as redis_errors
+
 from celery_locks.errors import LockUsageError
 
 Arg = str | int
 
 
-class Incomplete(Exception):
-    """More bytes are needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """The server said no; ``code`` is its first word."""
+    """An error that the server replied with; ``code`` is its first word."""
 
     text: str
 
@@ -32,8 +29,22 @@ class ErrorReply:
 
 Reply = None | int | bytes | ErrorReply | list["Reply"]
 
-
 _as_bulk = "${}\r\n{}\r\n".format
+
+# redis-py removes the code from the text of these errors and makes it a class.
+_CODES = {
+    redis_errors.NoScriptError: "NOSCRIPT",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.AskError: "ASK",
+    redis_errors.MovedError: "MOVED",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ClusterCrossSlotError: "CROSSSLOT",
+}
 
 
 def pack_args(args: tuple[Arg, ...]) -> bytes:
@@ -52,42 +63,19 @@ def pack_args(args: tuple[Arg, ...]) -> bytes:
 
 
 def pack(*args: Arg) -> bytes:
-    """One whole command."""
+    """Pack one whole command."""
     return b"*%d\r\n%b" % (len(args), pack_args(args))
 
 
-def parse(data: bytes, at: int = 0) -> tuple[Reply, int]:
-    """The reply that begins at ``at`` and where the next one begins; ``Incomplete`` if cut off."""
-    end = data.find(b"\r\n", at)
-    if end < 0:
-        raise Incomplete
-    kind, line, at = data[at : at + 1], data[at + 1 : end], end + 2
-    if kind == b":":
-        return int(line), at
-    if kind == b"$":
-        return _bulk(data, int(line), at)
-    if kind == b"*":
-        return _array(data, int(line), at)
-    if kind == b"-":
-        return ErrorReply(line.decode(errors="replace")), at
-    if kind == b"+":
-        return line, at
-    raise ValueError(f"not a reply of a Redis server: {data[:40]!r}")
+def error_reply(error: Exception) -> ErrorReply | None:
+    """Return the server's error reply that redis-py raised as ``error``; None if it was no reply.
 
-
-def _bulk(data: bytes, size: int, at: int) -> tuple[Reply, int]:
-    if size < 0:
-        return None, at
-    if len(data) < at + size + 2:
-        raise Incomplete
-    return data[at : at + size], at + size + 2
-
-
-def _array(data: bytes, size: int, at: int) -> tuple[Reply, int]:
-    if size < 0:
-        return None, at
-    items: list[Reply] = []
-    for _ in range(size):
-        item, at = parse(data, at)
-        items.append(item)
-    return items, at
+    Two of them are no ResponseError to redis-py, and it has closed the connection after them.
+    """
+    text = str(error)
+    if isinstance(error, redis_errors.AuthenticationError):
+        return ErrorReply(f"{'NOAUTH' if 'required' in text else 'WRONGPASS'} {text}")
+    if not isinstance(error, redis_errors.ResponseError | redis_errors.BusyLoadingError):
+        return None
+    code = _CODES.get(type(error), "")
+    return ErrorReply(text if text.startswith(code) else f"{code} {text}")

@@ -1,9 +1,12 @@
-"""One call from first try to answer: which node, when to try again, what an error means. No I/O.
+"""One call from first try to reply: which node, when to try again, what an error means. No I/O.
 
 Written once as a generator of :class:`Exchange` and :class:`Pause` steps, so that the sync and the
-async store only differ in how they take a step. Every verb may be repeated (the token makes it
-idempotent), so an on_no_reply try is followed by another one until the call's budget is used up;
-where the server has one address only and refuses the connection, twice is enough.
+async store only differ in how they take a step. Every command may be repeated (the token makes it
+idempotent), so a try without a reply is followed by another until the call's budget is used up; for
+a server with a single address two tries are enough.
+
+Nodes of a Cluster and the primary behind Sentinels are found here and not by redis-py: its clients
+for them discover nodes with timeouts and retries of their own, which no deadline bounds.
 
 A slot that is being migrated (ASK, TRYAGAIN) is waited for rather than followed: a lock's keys are
 few, and a script cannot run with half of them.
@@ -40,12 +43,14 @@ class Exchange(NamedTuple):
 
 
 class Pause(NamedTuple):
+    """Wait before the next try."""
+
     seconds: float
 
 
 Steps = Generator[Exchange | Pause, Any, Any]
 
-# What a first try leaves of the time for a second: its connection may have died while it idled.
+# The share of the time that a first try leaves for a second: an idle connection may have died.
 FIRST_LEAVES = 0.5
 
 _FINAL = {
@@ -63,20 +68,20 @@ _CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
 
 
 class Router:
-    """Knows the addresses of one site, as far as it has had to ask."""
+    """The addresses of one server, as far as they are known, and the steps of a call to it."""
 
     def __init__(self, server: ServerConfig) -> None:
-        self._site = server
-        # Where every call goes; None where that has to be asked for, or depends on the shard.
+        self._server = server
+        # The node for every call; None if it is not known yet, or depends on the shard.
         self.primary: Address | None = server.addresses[0] if server.topology == "single" else None
         self._slots: list[tuple[int, int, Address]] = []
 
     def conversation(
         self, call: Call, deadline: float = 0.0, failed: ErrorReply | ConnectionFailed | None = None
     ) -> Steps:
-        """The steps of one call; returns ``call.parse(reply)`` or raises one of our errors.
+        """Take one call to its end: return ``call.parse(reply)`` or raise one of our errors.
 
-        ``failed`` is what came of a first try that the store has made already.
+        ``failed`` is the result of a first try that the store has made already.
         """
         deadline = deadline or now() + call.budget
         data = call.packed
@@ -85,7 +90,7 @@ class Router:
             tries += 1
             try:
                 reply = failed or (yield from self._try(call.root, data, tries, deadline))
-            except LockUnavailable as error:  # refused when it connected again
+            except LockUnavailable as error:  # refused at the second connection
                 error.may_have_executed = may_have_executed
                 raise
             failed = None
@@ -94,7 +99,7 @@ class Router:
             elif isinstance(reply, ErrorReply):
                 code = code_of(reply)
                 if code == "NOSCRIPT":
-                    tries -= 1  # it answered, and well
+                    tries -= 1  # the server replied and can be asked
                     data = call.script.by_text(call.root, call.args)
                     continue
                 self._raise_if_final(code, reply, call, may_have_executed)
@@ -103,13 +108,13 @@ class Router:
                 return call.parse(reply)
             self.forget()
             pause = min(0.01 * 2**tries, 0.25)
-            if now() + pause >= deadline or (self._site.topology == "single" and tries > 1):
+            if now() + pause >= deadline or (self._server.topology == "single" and tries > 1):
                 raise self._given_up(trouble, tries)
             if tries > 1:
                 yield Pause(pause)
 
     def _try(self, root: str, data: bytes, tries: int, deadline: float) -> Steps:
-        """The reply, or the ``ConnectionFailed`` that there was none."""
+        """Return the reply, or the ``ConnectionFailed`` if there was none."""
         try:
             address = self.primary or (yield from self.address(root, deadline))
             left_over = (deadline - now()) * FIRST_LEAVES if tries == 1 else 0.0
@@ -126,35 +131,37 @@ class Router:
         cls, what = _FINAL.get(code, (LockUnavailable, f"failed on {call.script.name}"))
         if refused:
             cls, what = ServerRefused, refused
-        error = cls(f"the {self._site} {what}: {reply.text}")
+        error = cls(f"the {self._server} {what}: {reply.text}")
         error.may_have_executed = may_have_executed
         raise error
 
     def _given_up(self, trouble: str, tries: int) -> LockUnavailable:
         if "READONLY" in trouble:
-            return ServerReadOnly(f"the {self._site} is read-only; point at the primary: {trouble}")
-        return LockUnavailable(f"the {self._site} gave no answer in {tries} tries: {trouble}")
+            return ServerReadOnly(
+                f"the {self._server} is read-only; point at the primary: {trouble}"
+            )
+        return LockUnavailable(f"the {self._server} gave no answer in {tries} tries: {trouble}")
 
     def address(self, root: str, deadline: float) -> Steps:
-        """The node that has this shard; asks Sentinel or the Cluster when not known."""
-        if self._site.topology == "cluster":
+        """Find the node that has this shard; ask Sentinel or the Cluster if it is not known."""
+        if self._server.topology == "cluster":
             return (yield from self._cluster_node(root, deadline))
         if self.primary is None:
-            reply, _ = yield from self._ask_any(
-                pack("SENTINEL", "get-master-addr-by-name", self._site.service), deadline
+            reply, _ = yield from self._ask_any_node(
+                pack("SENTINEL", "get-master-addr-by-name", self._server.service), deadline
             )
             self.primary = (reply[0].decode(), int(reply[1]))
         return self.primary
 
     def forget(self) -> None:
-        """What we knew led nowhere: ask again next time."""
+        """Forget the addresses after a failure: ask for them again next time."""
         self._slots = []
-        if self._site.topology == "sentinel":
+        if self._server.topology == "sentinel":
             self.primary = None
 
     def _cluster_node(self, root: str, deadline: float) -> Steps:
         if not self._slots:
-            reply, source = yield from self._ask_any(pack("CLUSTER", "SLOTS"), deadline)
+            reply, source = yield from self._ask_any_node(pack("CLUSTER", "SLOTS"), deadline)
             # A node that does not say its host (NULL or empty) has that of the one we asked.
             self._slots = [
                 (first, last, (node[0].decode() if node[0] else source[0], node[1]))
@@ -165,16 +172,16 @@ class Router:
             if first <= slot <= last:
                 return address
         self._slots = []
-        raise ConnectionFailed(f"no node of the {self._site} serves slot {slot}")
+        raise ConnectionFailed(f"no node of the {self._server} serves slot {slot}")
 
-    def _ask_any(self, question: bytes, deadline: float) -> Steps:
-        """The first usable answer of the known addresses; each gets a share of the time."""
+    def _ask_any_node(self, command: bytes, deadline: float) -> Steps:
+        """Return the first usable reply of the known addresses; each gets a share of the time."""
         trouble: str = "no address"
         refused: LockUnavailable | None = None
-        for position, address in enumerate(self._site.addresses):
-            share = (deadline - now()) / (len(self._site.addresses) - position + 1)
+        for position, address in enumerate(self._server.addresses):
+            share = (deadline - now()) / (len(self._server.addresses) - position + 1)
             try:
-                reply: Reply = yield Exchange(address, question, now() + share)
+                reply: Reply = yield Exchange(address, command, now() + share)
             except ConnectionFailed as error:
                 trouble = str(error)
                 continue
@@ -184,14 +191,14 @@ class Router:
             if isinstance(reply, list) and reply:
                 return reply, address
             if isinstance(reply, ErrorReply) and (why := refused_because(reply.text)):
-                refused = ServerRefused(f"the {self._site} {why}: {reply.text}")
+                refused = ServerRefused(f"the {self._server} {why}: {reply.text}")
             trouble = f"{address[0]}:{address[1]} answered {reply!r}"
         if refused:
             raise refused
-        raise ConnectionFailed(f"nobody of the {self._site} says where the primary is: {trouble}")
+        raise ConnectionFailed(f"nobody of the {self._server} says where the primary is: {trouble}")
 
 
 def code_of(reply: ErrorReply) -> str:
-    """Which of the known errors it is; "" for any other."""
+    """Return the code of a known error; "" for any other."""
     found = _CODE.search(reply.text)
     return found.group(1) if found else ""

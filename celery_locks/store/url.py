@@ -1,11 +1,11 @@
-"""A URL, and Celery's options that go with it, become a :class:`Site`.
+"""Make a :class:`ServerConfig` from a URL and Celery's options that go with it.
 
-URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two shapes
-that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
+URLs: ``redis://``, ``rediss://`` and ``unix://`` as redis-py reads them, and for the two
+topologies that redis-py has no URL for, ``redis+sentinel://[user:password@]host:port,host:port/service/db``
 and ``redis+cluster://[user:password@]host:port,host:port`` (``rediss+…`` for TLS).
 
 TLS is never dropped: where it is asked for beside a URL (``ssl`` and ``ssl_…`` in the options) the
-site speaks it, and options that only TLS can use are refused on a site that does not.
+connection has it, and options that only TLS can use are refused without it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from urllib.parse import urlsplit
 import redis.connection
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server import ServerConfig, Transport, kept
+from celery_locks.store.server import ServerConfig, Transport, common
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
-    """``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
+    """Describe the server of a URL.
 
+    ``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
     ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
     kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
     """
     options = options or {}
     server = _from_url(_translated(url, options))
     server = _with_sentinel_kwargs(server, options.get("sentinel_kwargs") or {})
-    tls = {word: value for word, value in options.items() if word.startswith("ssl_")}
+    tls = {key: value for key, value in options.items() if key.startswith("ssl_")}
     kwargs = _lower_case_tls({**server.kwargs, **tls})
     transport = _transport_of_options(server.transport, options, kwargs)
     return replace(server, kwargs=kwargs, transport=transport)
 
 
 def _with_sentinel_kwargs(server: ServerConfig, given: Mapping[str, Any]) -> ServerConfig:
-    kwargs = _lower_case_tls({**server.sentinel_kwargs, **kept(given)})
+    kwargs = _lower_case_tls({**server.sentinel_kwargs, **common(given)})
     transport = _transport_of_options(server.sentinel_transport, given, kwargs)
     return replace(server, sentinel_kwargs=kwargs, sentinel_transport=transport)
 
@@ -48,20 +49,20 @@ def _transport_of_options(
 ) -> Transport:
     if of_url == "tls":
         return "tls"
-    words = [word for word in kwargs if word.startswith("ssl_")]
+    given = [key for key in kwargs if key.startswith("ssl_")]
     if of_url == "tcp" and options.get("ssl"):
         return "tls"
-    if words or options.get("ssl"):
+    if given or options.get("ssl"):
         what = "a unix socket has no TLS" if of_url == "unix" else "the lock server's URL has none"
         raise LockUsageError(
-            f"{', '.join(words) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
+            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
             "(rediss+sentinel://, rediss+cluster://), or leave it out"
         )
     return of_url
 
 
 def _translated(url: str, options: Mapping[str, Any]) -> str:
-    """Celery's ways of writing a unix socket and a Sentinel, in ours."""
+    """Rewrite Celery's URLs of a unix socket and of Sentinels as ours."""
     if url.startswith("redis+socket://"):
         return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=")
     if not url.startswith(("sentinel://", "sentinels://")):
@@ -80,7 +81,7 @@ def _translated(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Celery also writes ``ssl_cert_reqs=CERT_REQUIRED`` where redis-py wants ``required``."""
+    """Write ``required`` for Celery's ``CERT_REQUIRED``, as redis-py wants it."""
     wanted = kwargs.get("ssl_cert_reqs")
     if isinstance(wanted, str):
         kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
@@ -89,8 +90,8 @@ def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _from_url(url: str) -> ServerConfig:
     base, _, topology = url.partition("://")[0].partition("+")
-    shapes = ("",) if base == "unix" else ("", "sentinel", "cluster")
-    if base not in ("redis", "rediss", "unix") or topology not in shapes:
+    topologies = ("",) if base == "unix" else ("", "sentinel", "cluster")
+    if base not in ("redis", "rediss", "unix") or topology not in topologies:
         raise LockUsageError(
             f"{_scheme(url)} is no lock server URL; write redis://, rediss://, unix://, "
             "redis+sentinel:// or redis+cluster://"
@@ -103,7 +104,7 @@ def _from_url(url: str) -> ServerConfig:
 
 
 def _scheme(url: str) -> str:
-    """All that an error may show of a URL: in one that is not understood, any part may be secret.
+    """Return all that an error may show of a URL: if it cannot be read, any part may be secret.
 
     A password with a slash in it, or one without the @ behind it, looks like a host, port or path.
     """
@@ -112,7 +113,7 @@ def _scheme(url: str) -> str:
 
 
 def _may_be_cut(url: str) -> bool:
-    """A password that is not percent-encoded ends the part of the URL that it stands in."""
+    """Return True if a password that is not percent-encoded may have cut the URL short."""
     _, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     is_unix = url.startswith("unix:")
@@ -129,18 +130,21 @@ def _unreadable(url: str) -> LockUsageError:
 
 
 def _single(url: str, original: str) -> ServerConfig:
-    """``original`` is what the user wrote."""
+    """Read a URL of one server; ``original`` is what the user wrote."""
     try:
         parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError:
         raise _unreadable(original) from None
     if "ssl" in parsed:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
-    kwargs = kept(parsed)
+    kwargs = common(parsed)
+    transport: Transport = "tls" if url.startswith("rediss:") else "tcp"
     if "path" in kwargs:
-        return ServerConfig("single", ((str(kwargs["path"]), 0),), kwargs, "unix")
-    address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    return ServerConfig("single", (address,), kwargs, "tls" if url.startswith("rediss:") else "tcp")
+        address, transport = (str(kwargs["path"]), 0), "unix"
+    else:
+        address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
+    limit = parsed.get("max_connections") or 0
+    return ServerConfig("single", (address,), kwargs, transport, max_connections=limit)
 
 
 def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> ServerConfig:
@@ -152,22 +156,23 @@ def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> S
     path = parts.path.strip("/").split("/")
     db = path[1] if topology == "sentinel" and len(path) > 1 else "0"
     query = f"?{parts.query}" if parts.query else ""
-    sites = [
+    servers = [
         _single(f"{base}://{login}{at}{host}/{db}{query}", url) for host in hosts.split(",") if host
     ]
-    if not sites or (topology == "sentinel" and not path[0]):
+    if not servers or (topology == "sentinel" and not path[0]):
         raise LockUsageError(
             f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
             "service: redis+sentinel://host:26379,host:26379/service/0"
         )
-    addresses = tuple(server.addresses[0] for server in sites)
+    addresses = tuple(server.addresses[0] for server in servers)
     return ServerConfig(
         topology,
         addresses,
-        sites[0].kwargs,
-        sites[0].transport,
+        servers[0].kwargs,
+        servers[0].transport,
         service=path[0] if topology == "sentinel" else "",
         # The login is the servers'; how to trust a certificate is the sentinels' too.
-        sentinel_kwargs={k: v for k, v in sites[0].kwargs.items() if k.startswith("ssl_")},
-        sentinel_transport=sites[0].transport,
+        sentinel_kwargs={k: v for k, v in servers[0].kwargs.items() if k.startswith("ssl_")},
+        sentinel_transport=servers[0].transport,
+        max_connections=servers[0].max_connections,
     )

@@ -1,50 +1,15 @@
-"""Bytes in any pieces are the same reply."""
+"""Packed commands are what redis-py would send; redis-py's errors are the server's replies."""
 
 from typing import Any
 
 import pytest
+import redis
+import redis.exceptions as redis_errors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_locks.store.resp import ErrorReply, Incomplete, Reply, pack, pack_args, parse
-
-REPLIES: list[tuple[bytes, Reply]] = [
-    (b"+OK\r\n", b"OK"),
-    (b":0\r\n", 0),
-    (b":-7\r\n", -7),
-    (b":1794795389937199\r\n", 1794795389937199),
-    (b"$0\r\n\r\n", b""),
-    (b"$-1\r\n", None),
-    (b"$7\r\na\r\nb\0c\xff\r\n", b"a\r\nb\0c\xff"),
-    (b"*-1\r\n", None),
-    (b"*0\r\n", []),
-    (b"*3\r\n:1\r\n$1\r\nx\r\n*2\r\n$-1\r\n+y\r\n", [1, b"x", [None, b"y"]]),
-    (b"-NOSCRIPT No matching script.\r\n", ErrorReply("NOSCRIPT No matching script.")),
-    (b"*2\r\n-ERR x\r\n:1\r\n", [ErrorReply("ERR x"), 1]),
-    (b"-ERR \xff\r\n", ErrorReply("ERR �")),
-]
-
-
-@pytest.mark.parametrize(("data", "reply"), REPLIES)
-def test_parse_a_whole_reply(data: bytes, reply: Reply) -> None:
-    assert parse(data) == (reply, len(data))
-    assert parse(b"junk" + data + b"+next\r\n", 4) == (reply, 4 + len(data))
-
-
-@pytest.mark.parametrize(("data", "reply"), REPLIES)
-def test_parse_of_a_reply_cut_anywhere_is_incomplete(data: bytes, reply: Reply) -> None:
-    for cut in range(len(data)):
-        with pytest.raises(Incomplete):
-            parse(data[:cut])
-
-
-@pytest.mark.parametrize(
-    "data", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\r\n", b":x\r\n", b"$y\r\n"]
-)
-def test_parse_refuses_what_is_no_redis(data: bytes) -> None:
-    """A port that speaks TLS or HTTP must not look like a lock."""
-    with pytest.raises(ValueError):
-        parse(data)
+from celery_locks.errors import LockUsageError
+from celery_locks.store.resp import ErrorReply, error_reply, pack, pack_args
 
 
 def test_error_reply_has_a_code() -> None:
@@ -60,6 +25,47 @@ def test_pack_is_one_command() -> None:
 
 
 @given(st.lists(st.one_of(st.text(), st.integers()), min_size=1))
-def test_pack_is_read_back_by_parse(args: list[Any]) -> None:
-    expected = [str(arg).encode() for arg in args]
-    assert parse(pack(*args)) == (expected, len(pack(*args)))
+def test_pack_is_what_redis_py_sends(args: list[Any]) -> None:
+    # redis-py splits the first word of a command ("CLIENT LIST"): ours have none.
+    assert pack("SET", *args) == b"".join(redis.Connection().pack_command("SET", *args))
+
+
+def test_text_without_utf8_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(LockUsageError, match="no UTF-8 form"):
+        pack("SET", "\udc80")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (redis_errors.NoScriptError("No matching script."), "NOSCRIPT No matching script."),
+        (redis_errors.OutOfMemoryError("command not allowed"), "OOM command not allowed"),
+        (redis_errors.ReadOnlyError("You can't write"), "READONLY You can't write"),
+        (redis_errors.BusyLoadingError("Redis is loading"), "LOADING Redis is loading"),
+        (redis_errors.NoPermissionError("User x"), "NOPERM User x"),
+        (redis_errors.MovedError("1 h:1"), "MOVED 1 h:1"),
+        (redis_errors.AskError("1 h:1"), "ASK 1 h:1"),
+        (redis_errors.MasterDownError("Link with MASTER"), "MASTERDOWN Link with MASTER"),
+        (redis_errors.AuthenticationError("Authentication required."), "NOAUTH Authentication r"),
+        (redis_errors.AuthenticationError("invalid username-password"), "WRONGPASS invalid user"),
+        (redis_errors.ResponseError("WRONGTYPE Operation"), "WRONGTYPE Operation"),
+        (redis_errors.ResponseError("unknown command"), "unknown command"),
+    ],
+)
+def test_code_that_redis_py_removed_is_back(error: Exception, text: str) -> None:
+    """The router decides by the code whether another try can help."""
+    reply = error_reply(error)
+    assert reply
+    assert reply.text.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis_errors.ConnectionError("Connection closed by server."),
+        redis_errors.TimeoutError("Timeout reading"),
+        redis_errors.InvalidResponse("Protocol Error"),
+    ],
+)
+def test_failure_is_no_reply(error: Exception) -> None:
+    assert error_reply(error) is None

@@ -8,7 +8,6 @@ import redis
 import redis.asyncio
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.resp import pack
 from celery_locks.store.server import ServerConfig, from_client
 from celery_locks.store.url import from_url
 
@@ -159,7 +158,7 @@ def test_client_gives_where_and_who(module: Any) -> None:
         "username": "u",
         "password": "p",
     }
-    assert not {"decode_responses", "socket_timeout", "retry"} & config.kwargs.keys()
+    assert not {"socket_timeout", "retry"} & config.kwargs.keys()
 
 
 @pytest.mark.parametrize("module", [redis, redis.asyncio])
@@ -173,8 +172,9 @@ def test_client_over_tls_and_unix(module: Any) -> None:
 
 
 @pytest.mark.parametrize("client", [fakeredis.FakeRedis(), fakeredis.FakeAsyncRedis()])
-def test_client_without_sockets_has_no_site(client: Any) -> None:
-    assert from_client(client) is None
+def test_client_without_sockets_is_in_process(client: Any) -> None:
+    assert from_client(client).is_in_process
+    assert not from_client(redis.Redis()).is_in_process
 
 
 @pytest.mark.parametrize("client", [None, "redis://:secret@h", object()])
@@ -196,16 +196,8 @@ def test_connection_to_a_sentinel_has_the_sentinels_login() -> None:
     config = ServerConfig(
         "sentinel", (("s", 1),), {"password": "p"}, service="m", sentinel_kwargs={"password": "q"}
     )
-    assert config.handshake(("s", 1)) == [pack("AUTH", "q")]
-    assert config.handshake(("primary", 1)) == [pack("AUTH", "p")]
-    assert config.connection(("primary", 1), 1).password is None, "redis-py would say it again"
-
-
-def test_greetings_are_login_name_and_database() -> None:
-    config = from_url("redis://u:p@h/3?client_name=me")
-    said = [pack("AUTH", "u", "p"), pack("CLIENT", "SETNAME", "me"), pack("SELECT", 3)]
-    assert config.handshake(("h", 6379)) == said
-    assert from_url("redis://h/0").handshake(("h", 6379)) == []
+    assert config.connection(("s", 1), 1).password == "q"
+    assert config.connection(("primary", 1), 1).password == "p"
 
 
 CA = {"ssl_ca_certs": "/ca"}
@@ -275,8 +267,60 @@ def test_host_name_is_checked_with_any_redis_py(
     query: str, checked: bool | None, asyncio: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py before 6 takes a certificate of any host for that of the server."""
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     module: Any = redis.asyncio.connection if asyncio else redis.connection
-    monkeypatch.setattr(module, "SSLConnection", lambda **kwargs: said.update(kwargs))
+
+    class Recorder(module.SSLConnection):  # type: ignore[misc]
+        def __init__(self, **kwargs: Any) -> None:
+            given.update(kwargs)
+            super().__init__(**kwargs)
+
+    monkeypatch.setattr(module, "SSLConnection", Recorder)
     from_url(f"rediss://h{query}").connection(("h", 6379), 1, asyncio=asyncio)
-    assert said.get("ssl_check_hostname") is checked
+    assert given.get("ssl_check_hostname") is checked
+
+
+class LoggingConnection(redis.Connection):
+    """A user's own class, with an argument of its own."""
+
+    def __init__(self, *, label: str = "", **kwargs: Any) -> None:
+        self.label = label
+        super().__init__(**kwargs)
+
+
+def connect_func(connection: Any) -> None: ...
+
+
+def test_connection_class_and_hook_of_the_client_are_used() -> None:
+    """They may log in in a way of their own: without them we would not get in."""
+    pool = redis.ConnectionPool(
+        connection_class=LoggingConnection,
+        label="x",
+        redis_connect_func=connect_func,
+        max_connections=7,
+        retry_on_timeout=True,
+        health_check_interval=3,
+    )
+    config = from_client(redis.Redis(connection_pool=pool))
+    connection = config.connection(("localhost", 6379), 1)
+    assert isinstance(connection, LoggingConnection)
+    assert (connection.label, connection.redis_connect_func) == ("x", connect_func)
+    assert connection.health_check_interval == 0
+    assert config.max_connections == 7
+
+
+def test_class_of_an_async_client_is_not_used_by_the_blocking_store() -> None:
+    """Its leases are renewed by a thread, which cannot await."""
+
+    async def hook(connection: Any) -> None: ...
+
+    client = redis.asyncio.Redis(host="h", password="p", redis_connect_func=hook)
+    connection = from_client(client).connection(("h", 6379), 1)
+    assert isinstance(connection, redis.Connection)
+    assert (connection.password, connection.redis_connect_func) == ("p", None)
+
+
+def test_max_connections_of_a_url_holds() -> None:
+    assert from_url("redis://h?max_connections=4").max_connections == 4
+    assert from_url("redis+cluster://h?max_connections=4").max_connections == 4
+    assert from_url("redis://h").max_connections == 0

@@ -1,0 +1,237 @@
+"""What a user's own client says holds: its class, hooks, credentials, protocol and limit."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from celery_locks import AsyncLocks, Locks
+from celery_locks.clock import now
+from celery_locks.store.connect_errors import ConnectionFailed
+from celery_locks.store.connection import ConnectionPool
+from celery_locks.store.resp import pack
+from celery_locks.store.url import from_url
+from tests.servers.embedded import EmbeddedServer
+from tests.support.news import at_most
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+
+class CountingConnection(redis.Connection):
+    """A user's own class, with an argument of its own; it counts what goes through it."""
+
+    def __init__(self, *, counts: dict[str, int], **kwargs: Any) -> None:
+        self.counts = counts
+        super().__init__(**kwargs)
+
+    def connect(self) -> None:
+        self.counts["connect"] = self.counts.get("connect", 0) + 1
+        super().connect()
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        self.counts["read"] = self.counts.get("read", 0) + 1
+        return super().read_response(*args, **kwargs)
+
+
+class RotatingProvider(redis.CredentialProvider):
+    def __init__(self) -> None:
+        self.password = "first"
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", self.password
+
+
+def take_and_wait(locks: Locks) -> None:
+    """Acquire, renew, wait and release: calls, the renewing thread and a subscription connect."""
+    with locks.hold("a", ttl=1.5) as lease, ThreadPoolExecutor() as threads:
+        assert threads.submit(locks.acquire, "a", wait=0.1).result(20) is None
+        wait_until(lambda: lease.renewals > 0)
+    assert not locks.is_locked("a")
+
+
+def test_connection_class_is_used(server: EmbeddedServer) -> None:
+    """A class may log, trace or tunnel: every byte of ours goes through it too."""
+    counts: dict[str, int] = {}
+    pool = redis.ConnectionPool(
+        connection_class=CountingConnection, counts=counts, host=server.host, port=server.port
+    )
+    locks = Locks(redis.Redis(connection_pool=pool))
+    take_and_wait(locks)
+    locks.close()
+    assert counts["connect"] >= 3
+    assert counts["read"] >= 4
+
+
+@pytest.mark.parametrize("asyncio", [False, True])
+async def test_connect_hook_is_called(server: EmbeddedServer, asyncio: bool) -> None:
+    """It may log in in a way that redis-py does not know, and give the connection its name."""
+
+    def hook(connection: Any) -> None:
+        connection.on_connect()
+        connection.send_command("CLIENT", "SETNAME", "by-the-hook")
+        connection.read_response()
+
+    async def async_hook(connection: Any) -> None:
+        await connection.on_connect()
+        await connection.send_command("CLIENT", "SETNAME", "by-the-hook")
+        await connection.read_response()
+
+    if asyncio:
+        client: Any = redis.asyncio.Redis(port=server.port, redis_connect_func=async_hook)
+        awaited = AsyncLocks(client)
+        lease = await awaited.acquire("a")
+    else:
+        client = redis.Redis(port=server.port, redis_connect_func=hook)
+        locks = Locks(client)
+        assert locks.acquire("a")
+    with server.client() as control:
+        assert "by-the-hook" in [entry["name"] for entry in control.client_list()]
+    if asyncio:
+        assert lease
+        await lease.release()
+        await awaited.close()
+    else:
+        locks.close()
+
+
+def test_rotated_credentials_are_fetched_again(server: EmbeddedServer) -> None:
+    """The user's password changes, and the connections that used the old one are closed."""
+
+    def set_password(password: str) -> None:
+        with server.client() as control:
+            control.acl_setuser(
+                "app", enabled=True, reset_passwords=True, passwords=[f"+{password}"],
+                keys=["*"], channels=["*"], commands=["+@all"],
+            )  # fmt: skip
+            for entry in control.client_list():
+                if entry["user"] == "app":
+                    control.client_kill_filter(_id=entry["id"])
+
+    provider = RotatingProvider()
+    set_password(provider.password)
+    client = redis.Redis(host=server.host, port=server.port, credential_provider=provider)
+    locks = Locks(client)
+    lease = locks.acquire("a", ttl=3)
+    assert lease
+    provider.password = "second"
+    set_password(provider.password)
+    assert lease.release()
+    locks.close()
+
+
+def test_connection_that_lost_its_login_is_replaced(server: EmbeddedServer) -> None:
+    """NOAUTH on a connection that was idle says nothing about the credentials of today."""
+    with server.client() as control:
+        control.acl_setuser(
+            "app", enabled=True, passwords=["+first"],
+            keys=["*"], channels=["*"], commands=["+@all"],
+        )  # fmt: skip
+        control.config_set("requirepass", "other")
+    pool = ConnectionPool(
+        from_url(f"redis://app:first@{server.host}:{server.port}"), ("127.0.0.1", server.port)
+    )
+    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+    pool.exchange(pack("RESET"), now() + 5)  # logs out
+    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+    pool.close()
+    with server.client(password="other") as control:
+        control.config_set("requirepass", "")
+
+
+def test_limit_of_the_pool_holds(server: EmbeddedServer) -> None:
+    """Forty threads share three connections: one for calls, one to renew, one to subscribe."""
+    client = redis.Redis(host=server.host, port=server.port, max_connections=3)
+    locks = Locks(client)
+    seen: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        with server.client() as control:
+            while not done.wait(0.01):
+                seen.append(len(control.client_list()) - 1)
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            with locks.hold(f"own{number}", ttl=10):
+                pass
+            with locks.hold("shared", ttl=10, wait=60):
+                time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(40) as pool:
+            for job in [pool.submit(work, number) for number in range(40)]:
+                job.result(120)
+    finally:
+        done.set()
+        watcher.join()
+    assert max(seen) <= 3
+    locks.close()
+
+
+def test_caller_at_the_limit_waits_until_its_deadline_only(proxy: Proxy) -> None:
+    """Whoever finds all connections in use is told in time, and says why."""
+    pool = ConnectionPool(from_url(proxy.url), (proxy.host, proxy.port), limit=1)
+    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+    proxy.black_hole()
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(pool.exchange, pack("PING"), now() + 2)
+        wait_until(lambda: not pool._idle)
+        with at_most(0.3), pytest.raises(ConnectionFailed, match="max_connections"):
+            pool.exchange(pack("PING"), now() + 0.3)
+        with pytest.raises(ConnectionFailed):
+            slow.result(10)
+    proxy.pass_through()
+    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+    pool.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_waiters_poll_where_no_connection_is_left_to_subscribe(
+    server: EmbeddedServer, limit: int
+) -> None:
+    client = redis.Redis(host=server.host, port=server.port, max_connections=limit)
+    locks = Locks(client)
+    take_and_wait(locks)
+    held = locks.acquire("b", ttl=30)
+    assert held
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(locks.acquire, "b", wait=20)
+        wait_until(lambda: (info := locks.info("b")) and info.waiters)
+        assert held.release()
+        assert waiter.result(20)
+    locks.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("decode", [False, True])
+def test_protocol_and_decoding_of_the_client_make_no_difference(
+    server: EmbeddedServer, protocol: int, decode: bool
+) -> None:
+    client = redis.Redis(
+        host=server.host, port=server.port, protocol=protocol, decode_responses=decode
+    )
+    locks = Locks(client)
+    take_and_wait(locks)
+    locks.close()
+
+
+def test_one_timeout_does_not_close_connections_that_are_in_use_meanwhile(
+    server: EmbeddedServer,
+) -> None:
+    """One slow answer is no reason for every thread to connect again."""
+    pool = ConnectionPool(from_url(server.url), (server.host, server.port))
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(pool.exchange, pack("BLPOP", "nothing", 5), now() + 1)
+        until = now() + 0.8
+        while now() < until:
+            assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+        with pytest.raises(ConnectionFailed, match="no answer"):
+            slow.result(10)
+    assert len(pool._idle) == 1
+    pool.close()
