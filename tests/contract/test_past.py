@@ -178,7 +178,7 @@ def test_past_holds_and_actions_are_one_history(backend: Backend, locks: Locks) 
     assert [entry.act for entry in entries] == ["held", "force_release", "held"]
     assert [entry.held_for is None for entry in entries] == [False, True, False]
     assert entries[0].as_dict()["held_for"] == pytest.approx(245, abs=20)
-    assert "gave lock 'a' back after 4 min " in admin.describe_entry(entries[0])
+    assert "released lock 'a' after 4 min " in admin.describe_entry(entries[0])
     assert "had lock 'a' for 8 min " in admin.describe_entry(entries[2])
     assert admin.describe_entry(entries[2]).endswith(": process 7 died.")
     assert len(admin.history(locks, "a", limit=2)) == 2
