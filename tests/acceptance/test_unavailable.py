@@ -109,7 +109,7 @@ def test_a_task_survives_that_both_servers_are_away(place: Place, key: str) -> N
         place.broker.cut()
         rig.wait_event("unavailable", key)
         wait_until(
-            lambda: "cannot be put back" in place.worker.log, PATIENCE, what="the worker to say so"
+            lambda: "cannot be requeued" in place.worker.log, PATIENCE, what="the worker to say so"
         )
     finally:
         print(place.worker.log[-3000:])  # shown when the test fails
