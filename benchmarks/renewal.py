@@ -9,7 +9,7 @@ from benchmarks.report import Report
 from benchmarks.servertime import Watched, watch
 from benchmarks.timing import in_turns, p50
 from celery_locks import Lease, Locks
-from celery_locks.core.renewals import RenewalEntry
+from celery_locks.core.renewal_job import RenewalEntry
 from celery_locks.core.renewer import Renewer
 from celery_locks.store.commands.locks import RENEW_BATCH
 from tests.servers.embedded import EmbeddedServer

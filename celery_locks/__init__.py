@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TaskLockAcquireError,
     )
     from celery_locks.events import LockEvent, subscribe
-    from celery_locks.integration.current import current_lease
+    from celery_locks.integration.current_execution import current_lease
     from celery_locks.integration.decorator import single_instance
     from celery_locks.integration.task import LockedTask
     from celery_locks.skipped import is_skipped, without_skipped
@@ -60,7 +60,7 @@ _MODULES = {
     ),
     "events": ("LockEvent", "subscribe"),
     "integration.decorator": ("single_instance",),
-    "integration.current": ("current_lease",),
+    "integration.current_execution": ("current_lease",),
     "integration.task": ("LockedTask",),
     "core.lease": ("AsyncLease", "Lease", "State"),
     "core.locks": ("Locks",),

@@ -30,7 +30,6 @@ from celery_locks.admin.durations import Usual, is_at_work, usual
 from celery_locks.admin.explain import Why, likely_end, why
 from celery_locks.admin.history import describe_entry, history
 from celery_locks.admin.humanize import format_count, format_duration, format_time
-from celery_locks.admin.jobs import Job
 from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
 from celery_locks.admin.liveness import (
     SUSPECT,
@@ -43,6 +42,8 @@ from celery_locks.admin.liveness import (
     verdict_of,
 )
 from celery_locks.admin.pruning import trim
+from celery_locks.admin.redelivery import Job
+from celery_locks.admin.similar_names import suggest
 from celery_locks.admin.stale_locks import (
     QUEUED_FOR,
     TIMES_USUAL,
@@ -52,7 +53,6 @@ from celery_locks.admin.stale_locks import (
     stale,
     sweep,
 )
-from celery_locks.admin.suggest import suggest
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport
 
 __all__ = [

@@ -12,7 +12,7 @@ from celery_locks.admin.history import describe_entry, history
 from celery_locks.admin.humanize import format_count, format_duration, format_ratio, format_time
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import Detail, Liveness, examine
-from celery_locks.admin.suggest import suggest
+from celery_locks.admin.similar_names import suggest
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict
 from celery_locks.integration.redis_broker import Inconclusive, open_broker

@@ -13,11 +13,11 @@ from typing import Any
 from celery_locks.admin.actions import find_holders, force_release
 from celery_locks.admin.durations import Usual, is_at_work, usual
 from celery_locks.admin.humanize import format_ratio
-from celery_locks.admin.jobs import Job, JobSearch
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import SUSPECT, Liveness, judge, without_message
 from celery_locks.admin.lost_reservations import find_lost_reservations
 from celery_locks.admin.pruning import trim
+from celery_locks.admin.redelivery import Job, JobSearch
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, inspect_active
@@ -80,7 +80,7 @@ class Swept:
     ``freed`` lost their lock; the workers of ``skipped`` do not answer, but may still renew.
     ``inconclusive`` says why reservations were left that may have lost their message, usually "".
     ``trimmed`` entries of the store, which nobody needed any more, were removed as well.
-    ``jobs`` says what happens to the jobs of dead workers (``jobs.py``).
+    ``jobs`` says what happens to the jobs of dead workers (``redelivery.py``).
     """
 
     freed: tuple[Stale, ...]
@@ -214,7 +214,7 @@ def sweep(
     seconds to wait for the second where only the first is true. Other locks of a dead worker lapse
     by themselves. Messages are searched from ``queued_for`` seconds after their publish on. With
     ``restore`` the unacknowledged messages of dead workers are put back into their queues, under
-    the conditions in ``jobs.py`` (Redis brokers only).
+    the conditions in ``redelivery.py`` (Redis brokers only).
     """
     ends = time.monotonic() + wait
     while True:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from celery_locks.admin.access import Locks
+from celery_locks.admin.connect import Locks
 from celery_locks.text import printable
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from celery_locks import admin
-from celery_locks.admin.access import Locks
+from celery_locks.admin.connect import Locks
 from celery_locks.cli.render import HEADS, fit, rows, table
 from celery_locks.types import LockInfo
 

@@ -25,7 +25,7 @@ from celery_locks.core.pending_releases import (
     PendingReleases,
     ServerReleases,
 )
-from celery_locks.core.renewals import RenewalEntry, ServerRenewals, shortest_budget
+from celery_locks.core.renewal_job import RenewalEntry, ServerRenewals, shortest_budget
 from celery_locks.forking import run_after_fork
 from celery_locks.logs import Reports
 from celery_locks.store.commands.locks import LockCommands

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, LostCallback, StopCallback
 from celery_locks.core.owners import Owner, caller, owner_here
-from celery_locks.signatures import shows_options
+from celery_locks.help_signatures import shows_options
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import AcquireExtras
 from celery_locks.types import DEFAULT_PREFIX, DEFAULT_TTL, Holder, LockSpec

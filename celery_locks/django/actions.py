@@ -9,7 +9,7 @@ from typing import Any
 from django import forms
 
 from celery_locks import admin
-from celery_locks.admin.access import Locks
+from celery_locks.admin.connect import Locks
 
 # The request waits this long; web servers give up on a request after 30 s.
 MAX_GRACE = 20.0

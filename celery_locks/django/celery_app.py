@@ -12,7 +12,7 @@ import celery
 from celery.app.utils import find_app
 from django.conf import settings
 
-from celery_locks.admin.access import Locks, locks_of
+from celery_locks.admin.connect import Locks, locks_of
 from celery_locks.errors import LockUsageError
 
 SETTING = "CELERY_LOCKS_APP"

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core import checks
 
-from celery_locks.admin.access import check_settings
+from celery_locks.admin.connect import check_settings
 from celery_locks.django.celery_app import SETTING, get_app
 from celery_locks.errors import LockError
 

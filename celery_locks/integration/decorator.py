@@ -18,7 +18,8 @@ from celery import Task
 from celery_locks import keys
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.integration.current import current_execution
+from celery_locks.help_signatures import shows_options
+from celery_locks.integration.current_execution import current_execution
 from celery_locks.integration.internals import (
     is_lazy_task,
     is_shared_task,
@@ -32,7 +33,6 @@ from celery_locks.integration.signals import install
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
 from celery_locks.options import Reuse
-from celery_locks.signatures import shows_options
 from celery_locks.validation import Wait
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""One run of a task under its lock: acquire, run, release. If it fails: ``not_acquired.py``.
+"""One run of a task under its lock: acquire, run, release. Without the lock: ``not_acquired.py``.
 
 The state of one execution is in an :class:`Execution`, never on the task object, which threads
 share. The name is computed once, from the arguments as they came. The lock is released in the
@@ -22,7 +22,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.current import current, holder_of
+from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.idempotency import once_of
 from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, interrupter_here

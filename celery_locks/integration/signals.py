@@ -26,7 +26,9 @@ def install() -> None:
         return
     # Here: these modules import LockedTask or this module.
     from celery_locks.core.owners import set_task_lookup
-    from celery_locks.integration import celery_events, control, current, decorator, startup
+    from celery_locks.integration import celery_events, control, decorator
+    from celery_locks.integration import current_execution as current
+    from celery_locks.integration import startup_log as startup
     from celery_locks.integration.internals import on_bind
     from celery_locks.integration.revoked import release_on_revoke
 

@@ -9,8 +9,9 @@ invisible (``broker_visibility.py``).
 The main thread limits the throughput of a worker with short tasks, so it only adds an entry. The
 background thread reads the task's options and ttl, and only of tasks that still run after a moment.
 
-The worker's main thread calls all public methods but ``run``; the background thread calls ``run``
-and the private methods. On a system without pidfd, Celery reports the loss of a child.
+The main thread adds and ends tasks, and prepares the first one (``_prepare``). The background
+thread calls ``run`` and the other private methods. ``remove``, ``on_child_lost`` and ``_watch`` are
+called by both, and may be. On a system without pidfd, Celery reports the loss of a child.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ from celery_locks.types import LockSpec
 logger = logging.getLogger("celery_locks")
 
 _SECOND_LOOKUP = 0.25
-# Seconds until the next try after an unexpected error, and until a dead task is given up.
+# Seconds until the next try after an unexpected error.
 _RETRY_AFTER = 1.0
+# Seconds after the death of its process until a task whose release keeps failing is given up.
 _GIVE_UP_AFTER = 60.0
 
 
@@ -129,7 +131,7 @@ class ChildSupervisor:
                 self.on_child_lost(entry.token)
         renewer.wait_idle(1.0)
 
-    # From here on everything but _watch runs in the background thread.
+    # From here on everything runs in the background thread, and _watch in the main thread too.
 
     def _watch(self, entry: SupervisedTask) -> None:
         pid = entry.pid

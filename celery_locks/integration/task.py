@@ -17,7 +17,7 @@ from celery_locks.core.null_lease import NullLease
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app as apps
 from celery_locks.integration.app import locks_of
-from celery_locks.integration.current import current_execution, current_lease
+from celery_locks.integration.current_execution import current_execution, current_lease
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import registered_task

@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_locks import events
-from celery_locks.admin.access import Locks
+from celery_locks.admin.connect import Locks
 from celery_locks.forking import run_after_fork
 from celery_locks.integration import signals
 from celery_locks.metrics.recorder import Recorder

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.admin import locked_tasks
-from celery_locks.admin.access import Locks
-from celery_locks.admin.counts import Counts, MetricField, Tally, read_counts, read_tallies
+from celery_locks.admin.connect import Locks
+from celery_locks.admin.metric_sums import Counts, MetricField, Tally, read_counts, read_tallies
 from celery_locks.errors import LockError
 from celery_locks.extras import missing_extra
 from celery_locks.loopback import is_loopback, is_loopback_header

@@ -22,8 +22,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from celery_locks.admin.access import Locks
-from celery_locks.admin.counts import BATCH, CountSender, Increments, MetricField
+from celery_locks.admin.connect import Locks
+from celery_locks.admin.metric_sums import BATCH, CountSender, Increments, MetricField
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.events import LockEvent

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
-from celery_locks.admin.counts import MetricField
+from celery_locks.admin.metric_sums import MetricField
 from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.events import LockEvent
 from celery_locks.options import OnConflict, OnPublish

@@ -26,7 +26,7 @@ from celery_locks.store.connection import (
     reset_at_fork,
 )
 from celery_locks.store.resp import ErrorReply, Reply, error_reply
-from celery_locks.store.server import Address, ServerConfig, describe_address
+from celery_locks.store.server_config import Address, ServerConfig, describe_address
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import redis.exceptions
 
 from celery_locks.errors import ServerRefused, ServerTooOld
 from celery_locks.store.resp import ErrorReply, Reply, error_reply
-from celery_locks.store.server import Address, ServerConfig, describe_address
+from celery_locks.store.server_config import Address, ServerConfig, describe_address
 
 MINIMUM = (6, 2)
 

@@ -24,7 +24,7 @@ from celery_locks.store.connect_errors import (
     connect_error,
 )
 from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
-from celery_locks.store.server import Address, ServerConfig, describe_address
+from celery_locks.store.server_config import Address, ServerConfig, describe_address
 
 FAILURES = (redis.exceptions.RedisError, OSError, ValueError)
 SERVER_INFO = pack("INFO", "server")

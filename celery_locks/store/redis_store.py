@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
-from celery_locks.store import server as servers
+from celery_locks.store import server_config as servers
 from celery_locks.store import url as urls
 from celery_locks.store.async_connection import AsyncConnectionPool, leave_to_parent, of_this_loop
 from celery_locks.store.async_notifications import AsyncNotifications
@@ -30,7 +30,7 @@ from celery_locks.store.effects import Call, Effect, Subscribe, WaitForHandover,
 from celery_locks.store.notifications import Notifications
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.routing import FIRST_LEAVES, Exchange, Pause, Router
-from celery_locks.store.server import Address, ServerConfig
+from celery_locks.store.server_config import Address, ServerConfig
 
 # How often a waiter looks where nobody can subscribe and looking costs nothing (fakeredis).
 _POLL = 0.02

@@ -31,7 +31,7 @@ from celery_locks.errors import (
 from celery_locks.store.connect_errors import ConnectionFailed, refused_because
 from celery_locks.store.effects import Call
 from celery_locks.store.resp import ErrorReply, Reply, pack
-from celery_locks.store.server import Address, ServerConfig
+from celery_locks.store.server_config import Address, ServerConfig
 
 
 class Exchange(NamedTuple):

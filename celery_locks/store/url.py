@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import redis.connection
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server import ServerConfig, Transport, common
+from celery_locks.store.server_config import ServerConfig, Transport, common
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:

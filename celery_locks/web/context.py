@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from celery_locks import admin, settings
-from celery_locks.admin.access import ActiveReport, Locks, location, open_locks, server_time
+from celery_locks.admin.connect import ActiveReport, Locks, location, open_locks, server_time
 from celery_locks.types import Holder, LockInfo
 from celery_locks.web.cache import Loaded, SharedCache
 from celery_locks.web.snapshot import Snapshot, SnapshotCache

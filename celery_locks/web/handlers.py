@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_locks import admin
-from celery_locks.admin.access import server_time
+from celery_locks.admin.connect import server_time
 from celery_locks.types import Holder, LockInfo
 from celery_locks.web.context import WebContext, arguments_of
 from celery_locks.web.params import Params

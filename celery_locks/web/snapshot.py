@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_locks import admin
-from celery_locks.admin.access import Locks, server_time
+from celery_locks.admin.connect import Locks, server_time
 from celery_locks.errors import LockUnavailable
 from celery_locks.types import LockInfo
 

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_locks import LeaseLost, Locks, admin, metrics
-from celery_locks.admin.counts import MetricField, read_counts
+from celery_locks.admin.metric_sums import MetricField, read_counts
 from celery_locks.events import emit
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig

@@ -124,7 +124,7 @@ def test_fake_async_client(in_thread: Callable[..., Any], decode: bool) -> None:
 
 def test_fake_async_client_needs_a_client_for_the_renewer() -> None:
     """Without it no lease would be renewed: each would lapse without any sign."""
-    with pytest.raises(LockUsageError, match="keeper_client"):
+    with pytest.raises(LockUsageError, match="renewer_client"):
         AsyncLocks(fakeredis.FakeAsyncRedis())
 
 

@@ -100,7 +100,7 @@ def test_tally_counts_who_is_there(locks: Locks, backend: Backend) -> None:
 
 def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may have any name, and each name is a Prometheus series."""
-    monkeypatch.setattr("celery_locks.admin.counts._MOST_TASKS", 3)
+    monkeypatch.setattr("celery_locks.admin.metric_sums._MOST_TASKS", 3)
     names = ['"quoted" \\', "tab\tand é", *(f"task-{n}" for n in range(10))]
     for number, name in enumerate(names):
         holder = Holder(task=name, extra={"task": "another"})
@@ -108,7 +108,7 @@ def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.M
     tallies = read_tallies(locks)
     assert len(tallies) == 4
     assert tallies["(other)"].held == len(names) - 2
-    monkeypatch.setattr("celery_locks.admin.counts._MOST_TASKS", 100)
+    monkeypatch.setattr("celery_locks.admin.metric_sums._MOST_TASKS", 100)
     assert read_tallies(locks).keys() == {"", '"quoted" \\', "tab and é", *names[2:]}
 
 

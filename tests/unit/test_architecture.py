@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 LAYERS = (
     {
         *("errors", "types", "clock", "events", "logs", "unpatched", "forking", "validation"),
-        *("signatures", "text", "loopback", "extras"),
+        *("help_signatures", "text", "loopback", "extras"),
         *("options", "policy", "settings", "skipped", "keys", "key_template", "key_text"),
     },
     {"store"},

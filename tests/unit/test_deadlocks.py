@@ -144,7 +144,7 @@ def test_event_loop_blocks_the_task_that_runs_it(locks: Locks) -> None:
         try:
             assert asyncio.run(blocked()) == [owner_here()]
         finally:
-            from celery_locks.integration.current import task_here
+            from celery_locks.integration.current_execution import task_here
 
             set_task_lookup(task_here)
 

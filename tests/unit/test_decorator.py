@@ -10,7 +10,7 @@ from celery import Celery, Task, shared_task
 
 from celery_locks import LockedTask, LockUsageError, single_instance
 from celery_locks.integration.app import locks_of
-from celery_locks.integration.current import current_lease
+from celery_locks.integration.current_execution import current_lease
 from tests.servers.embedded import EmbeddedServer
 
 

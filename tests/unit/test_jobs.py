@@ -11,8 +11,8 @@ import time_machine
 from celery import Celery
 
 from celery_locks import Locks, admin
-from celery_locks.admin import jobs
-from celery_locks.admin.jobs import JobSearch, _lost_before
+from celery_locks.admin import redelivery as jobs
+from celery_locks.admin.redelivery import JobSearch, _lost_before
 from celery_locks.integration.redis_broker import Unacked
 from celery_locks.integration.worker_inspection import MessageReport
 from celery_locks.types import Holder, LockSpec

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_locks import LockedTask, Locks, LockUnavailable, admin, events, metrics
-from celery_locks.admin.counts import MetricField, read_counts
+from celery_locks.admin.metric_sums import MetricField, read_counts
 from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.errors import LockUsageError
 from celery_locks.events import LockEvent, emit

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from celery_locks import LockedTask, single_instance
 from celery_locks.integration.app import locks_of
-from celery_locks.integration.current import current_lease
+from celery_locks.integration.current_execution import current_lease
 from celery_locks.testing import lock_name_of
 from tests.servers.embedded import EmbeddedServer
 

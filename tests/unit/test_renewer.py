@@ -12,11 +12,11 @@ from celery_locks.clock import now as real_now
 from celery_locks.core import background as background_module
 from celery_locks.core import lease as lease_module
 from celery_locks.core import pending_releases as releases_module
-from celery_locks.core import renewals as renewals_module
+from celery_locks.core import renewal_job as renewals_module
 from celery_locks.core import renewer as module
 from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease, State
-from celery_locks.core.renewals import ServerRenewals
+from celery_locks.core.renewal_job import ServerRenewals
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands

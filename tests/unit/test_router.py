@@ -12,7 +12,7 @@ from celery_locks.store.effects import Call
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.routing import Exchange, Pause, Router
 from celery_locks.store.scripts import INFO
-from celery_locks.store.server import ServerConfig
+from celery_locks.store.server_config import ServerConfig
 
 ROOT = "p:{0}:"
 SINGLE = ServerConfig("single", (("h", 1),))

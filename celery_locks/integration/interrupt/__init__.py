@@ -35,7 +35,7 @@ from celery_locks.integration.interrupt.main_thread import (
     is_main_thread,
 )
 from celery_locks.integration.interrupt.other_thread import InjectedError, OtherThreadInterrupter
-from celery_locks.integration.interrupt.remote_lease import RemotelyRenewedLease
+from celery_locks.integration.interrupt.remotely_renewed_lease import RemotelyRenewedLease
 
 
 def interrupter_here() -> Interrupter:

@@ -14,7 +14,7 @@ from celery_locks.clock import now
 from celery_locks.core.lease import Lease, State
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.interrupt.base import Interrupter, Interruption
-from celery_locks.integration.interrupt.remote_lease import RemotelyRenewedLease
+from celery_locks.integration.interrupt.remotely_renewed_lease import RemotelyRenewedLease
 
 SIGNAL: int = int(getattr(signal, "SIGRTMIN", 0)) + 9 if hasattr(signal, "SIGRTMIN") else 0
 
