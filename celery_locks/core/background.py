@@ -2,8 +2,8 @@
 
 There is one thread per server, and one for jobs that belong to no server. A server that is slow or
 frozen blocks its own thread only, so it never delays the renewals or releases of another server,
-nor a job of another thread. A thread starts with its first job and ends when nothing was due for a
-while. In a thread the jobs run in the order in which they were added.
+nor a job of another thread. A thread starts with its first job and lives as long as the process: a
+process uses few servers. In a thread the jobs run in the order in which they were added.
 
 Every step is isolated: a job or descriptor that fails unexpectedly affects only itself, and the log
 reports it at most once a minute. A job that failed pauses before it runs again.
@@ -24,8 +24,6 @@ from celery_locks.unpatched import native_rlock, original, start_thread
 
 # The longest sleep while a job has a due time: poll's clock stops while the machine is suspended.
 _MAX_SLEEP = 1.0
-# A thread without anything due ends after this time.
-_IDLE = 30.0
 # Pauses after an unexpected failure: of the thread itself, and of a job.
 _THREAD_PAUSE = 0.02
 _JOB_PAUSE = 0.25
@@ -73,37 +71,32 @@ class BackgroundThread:
         return max(job.due, self._paused_until.get(id(job), -math.inf))
 
     def _wake(self) -> None:
-        with self._lock:
-            if self._wakeup_pipe is None:
-                self._start()
-            else:
-                with suppress(BlockingIOError):  # a full pipe wakes it too
-                    # eventlet's write would switch to its hub, and refuses two writers at once.
-                    original("os", "write")(self._wakeup_pipe[1], b"!")
+        if self._wakeup_pipe is None:
+            with self._lock:
+                if self._wakeup_pipe is None:
+                    self._start()
+                    return
+        with suppress(BlockingIOError):  # a full pipe wakes it too
+            # eventlet's write would switch to its hub, and refuses two writers at once.
+            original("os", "write")(self._wakeup_pipe[1], b"!")
 
     def _start(self) -> None:
-        self._wakeup_pipe = os.pipe()
-        os.set_blocking(self._wakeup_pipe[0], False)
-        os.set_blocking(self._wakeup_pipe[1], False)
-        self._wakes_at = -math.inf
+        self._wakeup_pipe = pipe = os.pipe()
         try:
-            start_thread(self._run, self._wakeup_pipe)
+            os.set_blocking(pipe[0], False)
+            os.set_blocking(pipe[1], False)
+            self._wakes_at = -math.inf
+            start_thread(self._run, pipe[0])
         except BaseException:
             # Without this, later callers would believe that the thread runs.
-            self._close_pipe()
+            self._wakeup_pipe, self._wakes_at = None, math.inf
+            for end in pipe:
+                os.close(end)
             raise
 
-    def _close_pipe(self) -> None:
-        pipe, self._wakeup_pipe = self._wakeup_pipe, None
-        self._wakes_at = math.inf
-        for end in pipe or ():
-            os.close(end)
-
-    def _run(self, pipe: tuple[int, int]) -> None:
+    def _run(self, pipe: int) -> None:
         while True:
-            went_well = self._try("its sleep", partial(self._sleep, pipe[0]))
-            if self._wakeup_pipe is not pipe:  # ended, and perhaps started again by another thread
-                return
+            went_well = self._try("its sleep", partial(self._sleep, pipe))
             if not (self._try("its jobs", self._run_jobs) and went_well):
                 original("time", "sleep")(_THREAD_PAUSE)
 
@@ -124,23 +117,15 @@ class BackgroundThread:
         self._wakes_at = self._first_due()
         # Read again: a job that came in between saw the thread awake and did not wake it.
         seconds = min(self._wakes_at, self._first_due()) - now()
-        longest = _IDLE if seconds == math.inf else _MAX_SLEEP
-        ready = poll.poll(max(0.0, min(seconds, longest)) * 1000)
+        ready = poll.poll(
+            None if seconds == math.inf else max(0.0, min(seconds, _MAX_SLEEP)) * 1000
+        )
         self._wakes_at = -math.inf
         for descriptor, _ in ready:
             if descriptor == pipe:
                 original("os", "read")(pipe, 4096)
             elif self._watched.pop(descriptor, None):
                 self._run_step("a watched descriptor", watched[descriptor])
-        if not ready and seconds == math.inf:
-            self._end_if_idle()
-
-    def _end_if_idle(self) -> None:
-        with self._lock:
-            # First, so that whoever adds something after the check below wakes the thread.
-            self._wakes_at = math.inf
-            if self._first_due() == math.inf and not self._watched:
-                self._close_pipe()
 
     def _run_step(self, what: str, step: Callable[[], None]) -> bool:
         self.is_running = True

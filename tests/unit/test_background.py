@@ -3,12 +3,8 @@
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from celery_locks.clock import now
-from celery_locks.core import background
 from celery_locks.core.background import BackgroundThread
 from celery_locks.logs import Reports
 from tests.support.waiting import wait_until
@@ -28,27 +24,8 @@ class Job:
         self._then()
 
 
-def open_files() -> int:
-    return len(os.listdir(Path("/proc/self/fd")))
-
-
-def test_thread_without_work_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that talked to many servers must not keep a thread and a pipe for each."""
-    monkeypatch.setattr(background, "_IDLE", 0.01)
-    before = open_files()
-    job = Job()
-    thread = BackgroundThread([job], Reports())
-    for runs in (1, 2, 3):
-        job.due = now()
-        thread.wake_by(job.due)
-        wait_until(lambda runs=runs: job.runs == runs, what=f"run {runs}")
-        wait_until(lambda: thread._wakeup_pipe is None, what="its end")
-    wait_until(lambda: open_files() <= before, what="the pipes to be closed")
-
-
-def test_job_that_comes_while_the_thread_ends_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the last look and the end a lease may come; nobody would renew it."""
-    monkeypatch.setattr(background, "_IDLE", 0.0)
+def test_job_that_comes_while_the_thread_goes_to_sleep_is_run() -> None:
+    """Between the last look and the sleep a lease may come; nobody would renew it."""
     job = Job()
     thread = BackgroundThread([job], Reports())
     for runs in range(1, 500):
@@ -57,9 +34,23 @@ def test_job_that_comes_while_the_thread_ends_is_run(monkeypatch: pytest.MonkeyP
         wait_until(lambda runs=runs: job.runs == runs, what=f"run {runs}")
 
 
-def test_watched_descriptor_keeps_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waking_a_thread_that_runs_takes_no_lock() -> None:
+    """A caller that a time limit interrupts while it holds one would block all others forever."""
+    job = Job()
+    thread = BackgroundThread([job], Reports())
+    job.due = now()
+    thread.wake_by(job.due)
+    wait_until(lambda: job.runs == 1, what="the first run")
+    holds = threading.Thread(target=thread._lock.acquire)
+    holds.start()
+    holds.join()
+    job.due = now()
+    thread.wake_by(job.due)
+    wait_until(lambda: job.runs == 2, what="the second run")
+
+
+def test_watched_descriptor_is_seen_without_jobs() -> None:
     """A child's death comes long after the last job."""
-    monkeypatch.setattr(background, "_IDLE", 0.01)
     readable, writable = os.pipe()
     seen = threading.Event()
     thread = BackgroundThread([], Reports())
