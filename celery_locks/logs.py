@@ -109,11 +109,11 @@ def _level_of(event: LockEvent) -> int:
     return logging.ERROR
 
 
-def release_deferred(lock: str, why: object) -> None:
+def log_deferred_release(lock: str, why: object) -> None:
     """Log that a release is pending; no event, because nobody has to do anything."""
-    fields = {"event": "owed", "lock": lock, "why": str(why)}
+    fields = {"event": "release_deferred", "lock": lock, "why": str(why)}
     logger.warning(
-        "lock %r is given back as soon as possible: %s", lock, printable(str(why)), extra=fields
+        "lock %r is released as soon as possible: %s", lock, printable(str(why)), extra=fields
     )
 
 

@@ -131,7 +131,7 @@ class AsyncLocks:
         ``reentrant``: let this asyncio task enter again what it holds already.
         ``on_lost``: called with the lease when it is lost while the block runs.
         ``on_stop``: called with the lease when somebody asks its holder to stop.
-        ``holder``: who it is that holds it, for those who look; this process if not said.
+        ``holder``: who it is that holds it, for those who look; this process by default.
 
         Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
         of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable

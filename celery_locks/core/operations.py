@@ -45,7 +45,7 @@ from celery_locks.store.effects import Call, Operation, Store
 from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl
 
-# Errors after which nothing of the request is left on the server.
+# The server did not execute the call, or (a deadlock) the wait has left the queue already.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
     LockUsageError,

@@ -276,7 +276,7 @@ class Execution:
         try:
             self.locks.give_back(lease, marks, keep, self._kept_as if keep else "")
         except LockUnavailable as error:
-            logs.release_deferred(lease.name, error)
+            logs.log_deferred_release(lease.name, error)
         # Clear only after the release: if a signal interrupts it, ``after_return`` releases again,
         # which is idempotent.
         unreleased.discard(self)

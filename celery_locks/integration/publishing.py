@@ -271,7 +271,7 @@ class _Publication:
         try:
             lease.release()
         except LockUnavailable as error:
-            logs.release_deferred(lease.name, error)
+            logs.log_deferred_release(lease.name, error)
 
 
 def _lifetime_of(message: Holder) -> float:

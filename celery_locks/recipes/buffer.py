@@ -126,7 +126,7 @@ class _BufferOperations:
             yield from self._end(user, batch, is_completed=False)
         except LockUnavailable as error:
             # The pending release is tried again, and the next call puts the batch back.
-            logs.release_deferred(batch.lease.name, error)
+            logs.log_deferred_release(batch.lease.name, error)
 
     def _users(self) -> Operation[dict[str, int]]:
         counts: dict[str, int] = {}

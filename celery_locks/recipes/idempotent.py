@@ -216,7 +216,7 @@ def release(
         yield from operations.release(lease, marks=marks)
     except LockUnavailable as error:
         # The pending release is tried again, with the mark.
-        logs.release_deferred(lease.name, error)
+        logs.log_deferred_release(lease.name, error)
 
 
 # What operators use.

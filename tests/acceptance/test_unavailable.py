@@ -128,7 +128,7 @@ def test_a_release_that_fails_does_not_fail_the_task(place: Place, key: str) -> 
     try:
         rig.open(key)
         wait_until(
-            lambda: f"lock '{key}' is given back as soon" in place.worker.log,
+            lambda: f"lock '{key}' is released as soon" in place.worker.log,
             PATIENCE,
             what="the release to fail",
         )

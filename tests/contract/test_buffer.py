@@ -121,8 +121,8 @@ def test_buffer_work_that_failed_says_so_though_the_server_is_away(
 
     with caplog.at_level(logging.WARNING), pytest.raises(OSError, match="the work failed"):
         buffer.absorb("ann", work)
-    [line] = [line for line in caplog.records if getattr(line, "event", "") == "owed"]
-    assert line.getMessage() == "lock 'memory:ann' is given back as soon as possible: no answer"
+    [line] = [line for line in caplog.records if getattr(line, "event", "") == "release_deferred"]
+    assert line.getMessage() == "lock 'memory:ann' is released as soon as possible: no answer"
     assert wait_until(lambda: absorbed(other, "ann"), what="the batch to come back") == [1]
 
 

@@ -54,7 +54,7 @@ def test_events_of_hostile_names_are_single_lines(
     detail: dict[str, Any] = dict.fromkeys(("task", "task_id", "why", "decision", "does"), EVIL)
     emit(kind, EVIL, EVIL, 7, conflict=CONFLICT, pid=EVIL, **detail)
     assert len(lines.records) == (kind in logs.LEVELS)
-    logs.release_deferred(EVIL, errors.LockUnavailable(EVIL))
+    logs.log_deferred_release(EVIL, errors.LockUnavailable(EVIL))
 
 
 @pytest.mark.parametrize(
