@@ -50,6 +50,7 @@ def _add_server_time(
     report: Report, server: EmbeddedServer, locks: Locks, leases: list[Lease]
 ) -> None:
     watched = Watched(server, locks.perform)
+    watched.server = locks._store.server  # the renewer groups leases by it
     tick = _tick(watched, locks, leases)
     times = watch(server, watched, lambda: [tick() for _ in range(20)])
     for what, ms in times.rows():
