@@ -55,7 +55,7 @@ test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis 
 on-oldest: $(VENV)/oldest
 	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -W ignore::ResourceWarning \
-		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/test_testing_tasks.py \
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/test_testing_in_memory.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease_life queue takeover clients) \
 		tests/unit/test_memory.py tests/acceptance/test_smoke.py \
 		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)

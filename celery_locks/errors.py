@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 
 if TYPE_CHECKING:
     from celery_locks.types import Blocker, Conflict, Holder

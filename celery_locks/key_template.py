@@ -14,8 +14,15 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from celery_locks.argument_text import (
+    OPENINGS,
+    bare_text,
+    formatted,
+    plain_value,
+    shortened,
+    written,
+)
 from celery_locks.errors import LockUsageError
-from celery_locks.key_text import OPENINGS, bare_text, formatted, plain_value, shortened, written
 
 TASK = "task"
 _FORMATTER = string.Formatter()

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_locks.clock import now
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 
 if TYPE_CHECKING:
     from celery_locks.events import LockEvent

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from celery_locks.forking import run_after_fork
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 from celery_locks.validation import (
     MAX_LIMIT,
     Wait,

@@ -15,7 +15,7 @@ from celery_locks.admin.liveness import Detail, Liveness, examine
 from celery_locks.admin.similar_names import suggest
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict
-from celery_locks.integration.redis_broker import Inconclusive, open_broker
+from celery_locks.integration.broker_messages import Inconclusive, open_broker
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, find_task, outcome
 from celery_locks.skipped import is_skipped
 from celery_locks.types import Conflict, Holder, LockInfo

@@ -29,8 +29,8 @@ from celery_locks.admin.humanize import format_duration
 from celery_locks.admin.listing import list_lapsed, list_locks
 from celery_locks.admin.liveness import is_overdue
 from celery_locks.core.locks import Locks
+from celery_locks.integration.broker_messages import Inconclusive, RedisBroker, Unacked, open_broker
 from celery_locks.integration.broker_search import find_lost_messages
-from celery_locks.integration.redis_broker import Inconclusive, RedisBroker, Unacked, open_broker
 from celery_locks.integration.worker_inspection import inspect_messages, outcome
 from celery_locks.types import Holder
 

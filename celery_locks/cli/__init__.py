@@ -37,7 +37,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         from celery_locks.errors import LockError, LockUnavailable
-        from celery_locks.text import printable
+        from celery_locks.printable_text import printable
 
         try:
             return super().invoke(ctx)

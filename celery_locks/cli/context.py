@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from celery_locks.admin.connect import Locks
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 
 
 @dataclass(frozen=True, slots=True)

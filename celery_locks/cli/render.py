@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from celery_locks.admin import format_count, format_duration
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 from celery_locks.types import Holder, LockInfo
 
 _CHUNK = 200

@@ -25,8 +25,8 @@ from celery_locks.core.requests import (
     spec_of,
 )
 from celery_locks.errors import LockConflict
+from celery_locks.store.calls import AsyncStore, Operation, run_async
 from celery_locks.store.commands.replies import Done
-from celery_locks.store.effects import AsyncStore, Operation, run_async
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
 from celery_locks.validation import check_name

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from celery_locks.options import Reuse
+from celery_locks.printable_text import printable
 from celery_locks.skipped import REASONS
 from celery_locks.store.commands.requests import IdempotencyCheck, Mark
-from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 

@@ -21,8 +21,8 @@ from celery_locks.core.requests import (
     spec_of,
 )
 from celery_locks.errors import LockConflict
+from celery_locks.store.calls import Call, Operation, Store, run_sync
 from celery_locks.store.commands.replies import Done
-from celery_locks.store.effects import Call, Operation, Store, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import (
     DEFAULT_PREFIX,

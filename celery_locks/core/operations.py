@@ -1,6 +1,6 @@
 """Acquire, renew and release, written once for ``Locks`` and ``AsyncLocks``. No I/O.
 
-Each operation is a generator that yields effects (``store/effects.py``); ``Locks`` runs it with
+Each operation is a generator that yields effects (``store/calls.py``); ``Locks`` runs it with
 blocking calls, ``AsyncLocks`` with awaited ones. The error paths are here too: a lock that may have
 been granted although no reply came is handed to the renewer, which releases it.
 
@@ -38,10 +38,10 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
+from celery_locks.store.calls import Call, Operation, Store
 from celery_locks.store.commands.locks import LockCommands, budget_of
 from celery_locks.store.commands.replies import Done
 from celery_locks.store.commands.requests import Mark, Renewal
-from celery_locks.store.effects import Call, Operation, Store
 from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl
 

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
+from celery_locks.printable_text import printable
+from celery_locks.store.calls import Call, Store
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import Mark
-from celery_locks.store.effects import Call, Store
-from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 

@@ -16,10 +16,10 @@ from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
 from celery_locks.core.pending_releases import group_by_shard
 from celery_locks.errors import LockUnavailable
 from celery_locks.logs import Reports
+from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import CALL_LIMIT, RENEW_BATCH, LockCommands, budget_of
 from celery_locks.store.commands.replies import Lost
 from celery_locks.store.commands.requests import Renewal
-from celery_locks.store.effects import Store
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _COALESCE = 0.25

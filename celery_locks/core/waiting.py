@@ -14,9 +14,9 @@ from celery_locks.core.lease import BaseLease, trusted_until
 from celery_locks.core.owners import blocked_here, owner_here
 from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.errors import LockDeadlock, LockUnavailable
+from celery_locks.store.calls import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.store.commands.locks import CLAIM, LockCommands, budget_of
 from celery_locks.store.commands.replies import Done
-from celery_locks.store.effects import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.types import Blocker, Conflict, Holder
 
 # A waiter that nobody wakes asks again after this time, and counts as gone after three times that.

@@ -21,7 +21,7 @@ from celery_locks.django import actions, detail, listing
 from celery_locks.django.celery_app import get_app, get_locks
 from celery_locks.django.models import Lock
 from celery_locks.errors import LockError
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 
 _MAX_HISTORY = 100
 _STYLESHEET = "celery_locks/admin.css"

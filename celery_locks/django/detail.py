@@ -11,7 +11,7 @@ from celery_locks import admin
 from celery_locks.admin import Detail, Liveness, format_duration, format_time
 from celery_locks.admin.connect import Locks
 from celery_locks.django.listing import name_of
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 from celery_locks.types import HistoryEntry, Holder, LockInfo
 
 _MAX_HISTORY = 20

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from celery_locks import admin
 from celery_locks.admin import LockState, format_duration
 from celery_locks.admin.connect import Locks
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 from celery_locks.types import Holder, LockInfo
 
 PAGE_SIZE = 100

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from celery_locks.text import printable
+from celery_locks.printable_text import printable
 
 
 class NoRows(models.Manager):  # type: ignore[misc]

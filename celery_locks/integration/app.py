@@ -11,9 +11,9 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.settings import Settings
+from celery_locks.store.calls import Store
 from celery_locks.store.commands.replies import Done
 from celery_locks.store.commands.requests import Mark
-from celery_locks.store.effects import Store
 from celery_locks.types import Conflict
 
 _ATTRIBUTE = "_celery_locks"

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_locks.integration.redis_broker import (
+from celery_locks.integration.broker_messages import (
     SOCKET_TIMEOUT,
     Inconclusive,
     RedisBroker,

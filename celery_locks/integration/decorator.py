@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from celery import Task
 
-from celery_locks import keys
+from celery_locks import lock_names
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.help_signatures import shows_options
@@ -28,7 +28,7 @@ from celery_locks.integration.internals import (
     running_task,
     when_evaluated,
 )
-from celery_locks.integration.naming import BY_ARGUMENTS
+from celery_locks.integration.lock_name import BY_ARGUMENTS
 from celery_locks.integration.signals import install
 from celery_locks.integration.task import MARK, LockedTask
 from celery_locks.integration.task_checks import check_task, refuse_coroutine, refuse_unprefixed
@@ -142,7 +142,7 @@ def _mark(function: Any, options: dict[str, Any]) -> Any:
     if hasattr(function, MARK):
         raise _twice_error(function.__qualname__)
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        keys.Parameters(function, task=function.__name__).check(key, where)
+        lock_names.Parameters(function, task=function.__name__).check(key, where)
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:

@@ -26,7 +26,7 @@ from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.idempotency import once_of
 from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, interrupter_here
-from celery_locks.integration.naming import lock_name
+from celery_locks.integration.lock_name import lock_name
 from celery_locks.integration.not_acquired import NotAcquired
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_by
 from celery_locks.integration.times import seconds_until

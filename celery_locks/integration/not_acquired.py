@@ -17,10 +17,10 @@ from celery_locks import events, policy
 from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
 from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.policy import Decision, Situation
+from celery_locks.printable_text import printable
 from celery_locks.store.commands.locks import budget_of
 from celery_locks.store.commands.replies import Done
 from celery_locks.store.commands.requests import ended_mark
-from celery_locks.text import printable
 from celery_locks.types import Conflict
 
 if TYPE_CHECKING:

@@ -36,13 +36,13 @@ from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import check_arguments
-from celery_locks.integration.naming import queue_name
+from celery_locks.integration.lock_name import queue_name
 from celery_locks.integration.reservation import REPLACES, Reservation
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
+from celery_locks.printable_text import printable
 from celery_locks.store.commands.replies import ReplacedReservation
 from celery_locks.store.commands.requests import AcquireExtras, reservation_token
-from celery_locks.text import printable
 from celery_locks.types import Conflict, Holder, LockSpec, this_process
 from celery_locks.validation import MAX_SECONDS, MIN_TTL, check_name
 

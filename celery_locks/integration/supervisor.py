@@ -4,7 +4,7 @@ A supervised task is known by the token that the main process gave it. When the 
 third of its ttl, the background thread looks the token up in the store (the child chose the lock's
 name) and from then on renews the lease. A pidfd reports the death of each child, and everything
 that the child held is released at once. While a task with ``acks_late`` runs, its message is kept
-invisible (``broker_visibility.py``).
+invisible (``visibility_timeout.py``).
 
 The main thread limits the throughput of a worker with short tasks, so it only adds an entry. The
 background thread reads the task's options and ttl, and only of tasks that still run after a moment.
@@ -32,7 +32,6 @@ from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.broker_visibility import THREAD, UnackedMessage, VisibilityJob
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.integration.supervised_task import (
@@ -40,7 +39,8 @@ from celery_locks.integration.supervised_task import (
     SupervisedLease,
     SupervisedTask,
 )
-from celery_locks.text import printable
+from celery_locks.integration.visibility_timeout import THREAD, UnackedMessage, VisibilityJob
+from celery_locks.printable_text import printable
 from celery_locks.types import LockSpec
 
 logger = logging.getLogger("celery_locks")

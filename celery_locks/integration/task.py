@@ -21,8 +21,8 @@ from celery_locks.integration.current_execution import current_execution, curren
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import registered_task
-from celery_locks.integration.naming import lock_name, parameters_of
-from celery_locks.integration.pending import pending
+from celery_locks.integration.is_pending import pending
+from celery_locks.integration.lock_name import lock_name, parameters_of
 from celery_locks.integration.publishing import as_sent, publish
 from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.signals import install

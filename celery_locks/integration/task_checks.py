@@ -10,7 +10,7 @@ from celery_locks import options as lock_options
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.internals import is_decorated
-from celery_locks.integration.naming import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.lock_name import BY_ARGUMENTS, parameters_of
 
 ATTRIBUTES = {f"lock_{name}": name for name in lock_options.WORDS}
 # Names that can only mean a lock option, and that Celery would ignore.

@@ -24,9 +24,9 @@ from celery_locks.store import server_config as servers
 from celery_locks.store import url as urls
 from celery_locks.store.async_connection import AsyncConnectionPool, leave_to_parent, of_this_loop
 from celery_locks.store.async_notifications import AsyncNotifications
+from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover, run_async, run_sync
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.connection import ConnectionPool, reset_at_fork
-from celery_locks.store.effects import Call, Effect, Subscribe, WaitForHandover, run_async, run_sync
 from celery_locks.store.notifications import Notifications
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.routing import FIRST_LEAVES, Exchange, Pause, Router

@@ -28,8 +28,8 @@ from celery_locks.errors import (
     ServerReadOnly,
     ServerRefused,
 )
+from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed, refused_because
-from celery_locks.store.effects import Call
 from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.server_config import Address, ServerConfig
 

@@ -39,40 +39,40 @@ def celery_locks_app(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def in_memory_locks(celery_locks_app: Any) -> Iterator[Locks]:
     """Keep the locks of the tasks that the test runs in memory."""
-    from celery_locks.testing import tasks
+    from celery_locks.testing import in_memory
 
-    with tasks.in_memory_locks(celery_locks_app) as locks:
+    with in_memory.in_memory_locks(celery_locks_app) as locks:
         yield locks
 
 
 @pytest.fixture
 def locks_disabled() -> Iterator[None]:
     """Run the tasks of the test without locks."""
-    from celery_locks.testing import tasks
+    from celery_locks.testing import in_memory
 
-    with tasks.locks_disabled():
+    with in_memory.locks_disabled():
         yield
 
 
 @pytest.fixture
 def hold_lock(celery_locks_app: Any) -> Callable[..., AbstractContextManager[Lease]]:
     """Return the function; somebody else holds the lock while its block runs."""
-    from celery_locks.testing import tasks
+    from celery_locks.testing import in_memory
 
-    return partial(tasks.hold_lock, app=celery_locks_app)
+    return partial(in_memory.hold_lock, app=celery_locks_app)
 
 
 @pytest.fixture
 def assert_skipped() -> Callable[..., dict[str, Any]]:
     """Return the function; it fails unless the task was skipped because its lock was busy."""
-    from celery_locks.testing import tasks
+    from celery_locks.testing import in_memory
 
-    return tasks.assert_skipped
+    return in_memory.assert_skipped
 
 
 @pytest.fixture
 def lock_name_of() -> Callable[..., str]:
     """Return the function: ``lock_name_of(task, 42)`` is the lock name of this call."""
-    from celery_locks.testing import tasks
+    from celery_locks.testing import in_memory
 
-    return tasks.lock_name_of
+    return in_memory.lock_name_of

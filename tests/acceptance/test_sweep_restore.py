@@ -15,7 +15,7 @@ import pytest
 
 from celery_locks import admin
 from celery_locks.admin.redelivery import JobSearch
-from celery_locks.integration.redis_broker import RedisBroker, Unacked, open_broker
+from celery_locks.integration.broker_messages import RedisBroker, Unacked, open_broker
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.waiting import wait_until

@@ -23,10 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from celery_locks.core.requests import new_token
 from celery_locks.errors import LimitMismatch
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import Renewal
-from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import Script
 from celery_locks.types import Conflict, Holder, LockInfo, LockSpec

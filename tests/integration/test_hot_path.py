@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, Locks
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.requests import Renewal
-from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 

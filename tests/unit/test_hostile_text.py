@@ -15,8 +15,8 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.events import EventKind, emit
+from celery_locks.printable_text import printable
 from celery_locks.testing import in_memory_locks
-from celery_locks.text import printable
 from celery_locks.types import Conflict, LockSpec, Revocation
 
 EVIL = "a\r\n[2026-01-01 00:00:00: CRITICAL/MainProcess] FORGED\x1b[31m\u202e\u2028\x85\x07"

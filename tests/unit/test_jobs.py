@@ -13,7 +13,7 @@ from celery import Celery
 from celery_locks import Locks, admin
 from celery_locks.admin import redelivery as jobs
 from celery_locks.admin.redelivery import JobSearch, _lost_before
-from celery_locks.integration.redis_broker import Unacked
+from celery_locks.integration.broker_messages import Unacked
 from celery_locks.integration.worker_inspection import MessageReport
 from celery_locks.types import Holder, LockSpec
 

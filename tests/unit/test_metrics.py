@@ -26,7 +26,7 @@ from celery_locks.metrics import recorder as recorder_room
 from celery_locks.metrics.collector import LocksCollector, exposition, families
 from celery_locks.metrics.recorder import Recorder
 from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
-from celery_locks.store.effects import Call
+from celery_locks.store.calls import Call
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

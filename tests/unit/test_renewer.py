@@ -19,10 +19,10 @@ from celery_locks.core.lease import Lease, State
 from celery_locks.core.renewal_job import ServerRenewals
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands
 from celery_locks.store.commands.replies import Lost
 from celery_locks.store.commands.requests import Mark
-from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 

@@ -7,8 +7,8 @@ import pytest
 from celery_locks import errors
 from celery_locks.errors import LockUnavailable
 from celery_locks.store import routing as module
+from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed
-from celery_locks.store.effects import Call
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.routing import Exchange, Pause, Router
 from celery_locks.store.scripts import INFO

@@ -44,7 +44,7 @@ def test_plugin_costs_nothing_where_it_is_not_used(inner: pytest.Pytester) -> No
         def test_nothing_is_loaded():
             heavy = {"celery", "kombu", "redis", "fakeredis", "ssl", "asyncio"}
             assert heavy.intersection(sys.modules) == set()
-            assert "celery_locks.testing.tasks" not in sys.modules
+            assert "celery_locks.testing.in_memory" not in sys.modules
             assert threading.active_count() == 1
     """)
     run(inner).assert_outcomes(passed=1)

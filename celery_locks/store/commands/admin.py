@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_locks.store import scripts
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
-from celery_locks.store.effects import Call
 from celery_locks.store.records import history_entry_of, holders_of
 from celery_locks.types import HistoryEntry, Holder
 from celery_locks.validation import history_text

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store import scripts
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.replies import (
     Done,
     Located,
@@ -31,7 +32,6 @@ from celery_locks.store.commands.requests import (
     milliseconds,
     superseded_mark,
 )
-from celery_locks.store.effects import Call
 from celery_locks.store.records import holders_of, info_of
 from celery_locks.store.resp import Arg
 from celery_locks.types import (

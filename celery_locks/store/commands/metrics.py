@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
-from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
 

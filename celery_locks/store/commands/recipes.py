@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
+from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.commands.requests import Mark, milliseconds
-from celery_locks.store.effects import Call
 from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.validation import history_text

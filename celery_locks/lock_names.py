@@ -1,7 +1,7 @@
 """Make a lock's name from a key and the arguments of a call. Pure.
 
 Arguments are bound to the function's parameters with defaults applied, so positional equals
-keyword and an explicit default equals an omitted one. ``key_text.py`` turns values into text,
+keyword and an explicit default equals an omitted one. ``argument_text.py`` turns values into text,
 ``key_template.py`` fills templates.
 """
 
@@ -11,9 +11,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from celery_locks.argument_text import NAME_LENGTH, shortened, stable_text
 from celery_locks.errors import LockUsageError
 from celery_locks.key_template import TASK, Plan, Template, parsed
-from celery_locks.key_text import NAME_LENGTH, shortened, stable_text
 
 _MOST_PLANS = 64
 

@@ -15,8 +15,8 @@ from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.internals import RedisChannel
+from celery_locks.printable_text import printable
 from celery_locks.store.broker import BrokerStore
-from celery_locks.text import printable
 
 logger = logging.getLogger("celery_locks")
 
