@@ -55,9 +55,9 @@ test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis 
 on-oldest: $(VENV)/oldest
 	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -W ignore::ResourceWarning \
-		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/test_testing_in_memory.py \
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/testing/test_in_memory.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease_life queue takeover clients) \
-		tests/unit/test_memory.py tests/acceptance/test_smoke.py \
+		tests/unit/integration/test_execution_memory.py tests/acceptance/test_smoke.py \
 		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
@@ -70,7 +70,7 @@ check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy celery_locks
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+	$(BIN)/python -m pytest -q tests/unit/package/test_architecture.py
 
 bench: $(VENV)/.bench ## measure against the floor and the peers
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -13,7 +13,7 @@ from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster
 from tests.support import dining
 from tests.support.child import ROOT, start_python
-from tests.support.leftovers import of_locks
+from tests.support.redis_keys import keys_of_locks
 from tests.support.waiting import wait_until
 
 ROUNDS = 60
@@ -103,4 +103,4 @@ def test_waiter_that_was_killed_does_not_count(either: EmbeddedServer) -> None:
             pass
     locks.close()
     with either.client() as client:
-        wait_until(lambda: not of_locks(client.keys("*")), 20, what="nothing to be left")
+        wait_until(lambda: not keys_of_locks(client.keys("*")), 20, what="nothing to be left")

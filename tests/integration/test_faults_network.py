@@ -23,9 +23,9 @@ from celery_locks.core.renewer import renewer
 from celery_locks.errors import ServerOutOfMemory
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
-from tests.support.leftovers import of_locks
 from tests.support.news import BUSY, Callback, News, at_most
 from tests.support.proxy import Proxy
+from tests.support.redis_keys import keys_of_locks
 from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ MODES: dict[str, Callable[[Proxy], None]] = {
 def nothing_left(server: EmbeddedServer) -> bool:
     """Only the counter remains, which must outlive every lock."""
     left: Any = server.ask("KEYS", "*")
-    return of_locks(left) == []
+    return keys_of_locks(left) == []
 
 
 def test_black_hole_suspends_then_loses_at_the_own_deadline(

@@ -20,8 +20,8 @@ from celery_locks.admin import force_release
 from celery_locks.clock import now
 from tests.servers.embedded import EmbeddedServer
 from tests.support.fake_server import FakeServer
-from tests.support.leftovers import of_locks
 from tests.support.news import Callback, News, at_most
+from tests.support.redis_keys import keys_of_locks
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Any]
@@ -105,7 +105,7 @@ def test_out_of_memory_refuses_new_locks_and_keeps_the_held(
     assert locks.release(lease) is True
     assert locks.release(queue) is True
     left: Any = either.ask("KEYS", "*")
-    assert of_locks(left) == []
+    assert keys_of_locks(left) == []
 
 
 def test_eviction_of_volatile_keys_cannot_take_a_held_lock(
@@ -210,7 +210,7 @@ def test_paused_server_leaves_nothing_half_taken(face: Open, server: EmbeddedSer
 
     def only_the_counter() -> bool:
         left: Any = server.ask("KEYS", "*")
-        return of_locks(left) == []
+        return keys_of_locks(left) == []
 
     wait_until(only_the_counter, 2, what="the late grant to be given back")
 

@@ -29,7 +29,7 @@ from tests.support.history import (
     overlaps,
     read,
 )
-from tests.support.leftovers import of_locks
+from tests.support.redis_keys import keys_of_locks
 from tests.support.waiting import wait_until
 
 PROCESSES = 24
@@ -103,7 +103,7 @@ def clean(valkey: EmbeddedServer) -> EmbeddedServer:
 def expect_nothing_left(server: EmbeddedServer) -> None:
     keys: Any = server.ask("KEYS", "*")
     assert "celery-locks:{0}:fence" in keys
-    assert of_locks(keys) == []
+    assert keys_of_locks(keys) == []
 
 
 @pytest.mark.parametrize("limit", [1, 4], ids=["mutex", "semaphore"])

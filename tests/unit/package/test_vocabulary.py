@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "celery_locks"
+SOURCE = Path(__file__).parents[3] / "celery_locks"
 
 # Former names and what replaced them. A name is split into its words: `_paid_debts` has `debts`.
 FORMER = {

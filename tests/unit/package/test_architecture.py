@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "celery_locks"
-SOURCE = Path(__file__).parents[2] / PACKAGE
+SOURCE = Path(__file__).parents[3] / PACKAGE
 
 # From the bottom up. A room may import from its own layer and those below it. The first layer is
 # everybody's: values, errors, time, and the events that every layer may emit.

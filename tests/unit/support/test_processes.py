@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.leftovers import is_alive, processes_in
+from tests.support.processes import is_alive, processes_in
 from tests.support.waiting import wait_until
 
 

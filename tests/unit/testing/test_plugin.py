@@ -26,7 +26,7 @@ APP = """
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Only our plugin, as an installed one would be there."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return pytester
 
@@ -76,7 +76,7 @@ def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
 
 def test_documentation_shows_what_runs(inner: pytest.Pytester) -> None:
     """The blocks of docs/testing.md, as they stand there."""
-    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 3
     inner.makepyfile(shop=blocks[0])

@@ -29,7 +29,7 @@ from celery_locks.metrics.series import COUNTERS, HISTOGRAMS, counted
 from celery_locks.store.calls import Call
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

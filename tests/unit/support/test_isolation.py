@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFTEST = "from tests.conftest import nothing_left_open, pytest_runtest_protocol"
 INNOCENT = """
 import gc

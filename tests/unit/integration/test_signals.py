@@ -11,7 +11,7 @@ import pytest
 
 from celery_locks import integration
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(integration.__path__, "celery_locks.integration.")

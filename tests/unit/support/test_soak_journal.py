@@ -8,7 +8,7 @@ import pytest
 
 from tests.soak.journal import Journal, judge
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def line(what: str, job: str, fence: int = 0, account: int = 1) -> dict:

@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_locks import LockedTask
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
