@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
-import fakeredis
 import pytest
-from click.testing import CliRunner, Result
 
 from celery_locks import Locks, admin
-from celery_locks.cli import context as desks
-from celery_locks.cli import main
 from celery_locks.cli.commands import COMMANDS
-from celery_locks.types import Holder, LockSpec
+from tests.support.command_line import run, take
 
 # As a shell hands over a byte that is not UTF-8.
 LATIN = "caf\udce9"
 
 
 @pytest.fixture
-def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
-    made = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
-    monkeypatch.setattr(desks.Context, "of_url", lambda *_: desks.Context(made))
-    made.perform(made.commands.acquire(LockSpec("a"), "t-a", Holder()))
-    yield made
-    made.close()
-
-
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, ["--url", "redis://memory", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+def locks(locks: Locks) -> Locks:
+    take(locks, "a")
+    return locks
 
 
 def without_value(part: object) -> str | None:

@@ -9,16 +9,15 @@ import pytest
 from celery import Celery, Task, shared_task
 
 from celery_locks import LockedTask, LockUsageError, single_instance
-from celery_locks.integration.app import locks_of
 from celery_locks.integration.current_execution import current_lease
-from tests.servers.embedded import EmbeddedServer
+from celery_locks.testing import in_memory_locks
 
 
 @pytest.fixture
-def app(valkey: EmbeddedServer) -> Iterator[Celery]:
-    app = Celery("unit", broker=valkey.url, backend="cache+memory://", set_as_current=False)
-    yield app
-    locks_of(app).close()
+def app() -> Iterator[Celery]:
+    app = Celery("unit", broker="memory://", backend="cache+memory://", set_as_current=False)
+    with in_memory_locks(app):
+        yield app
     app.close()
 
 
@@ -407,10 +406,10 @@ def test_two_tasks_with_one_base_do_not_mix(app: Celery) -> None:
     assert LockedTask._lock_values == {}
 
 
-def test_as_the_default_base_of_an_app(valkey: EmbeddedServer) -> None:
+def test_as_the_default_base_of_an_app() -> None:
     """``task_cls``: every task has at least the lock by its id; one opts out."""
     app = Celery(
-        "unit", broker=valkey.url, task_cls="celery_locks:LockedTask", set_as_current=False
+        "unit", broker="memory://", task_cls="celery_locks:LockedTask", set_as_current=False
     )
 
     @app.task(name="any_task", shared=False)
@@ -422,10 +421,10 @@ def test_as_the_default_base_of_an_app(valkey: EmbeddedServer) -> None:
         return held()
 
     assert isinstance(app.tasks["any_task"], LockedTask)
-    result = any_task.apply()
-    assert result.get() == f"any_task[{result.id}]"
-    assert free_task.apply().get() is None
-    locks_of(app).close()
+    with in_memory_locks(app):
+        result = any_task.apply()
+        assert result.get() == f"any_task[{result.id}]"
+        assert free_task.apply().get() is None
     app.close()
 
 

@@ -1,20 +1,28 @@
-"""A copy of a message whose attempt has ended: what there is left belongs to others."""
+"""The run of a task: copies of its message, retries, replacements."""
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
 from celery import Celery, Task, chain, chord
 from celery.backends.rpc import RPCBackend
+from celery.exceptions import Retry
 
 from celery_locks import Holder, LockedTask, Locks
 from celery_locks.core.renewer import renewer
+from celery_locks.errors import LockUnavailable
+from celery_locks.integration.app import AppLocks
+from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import HEADER
 from celery_locks.store.commands.requests import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from tests.support.keys import key_alone
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -97,3 +105,50 @@ def test_replacement_is_counted_down_to_the_link_that_keeps_the_id(
     links = [sig.body, sig.body.tasks[-1], sig.body.tasks[-1].body.tasks[-1]]
     assert [link.options["replaced_task_nesting"] for link in links] == [3, 3, 3]
     app.close()
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda: 10,
+        lambda: datetime.now(UTC) + timedelta(seconds=10),
+        lambda: datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=10),
+        lambda: datetime.now(timezone(timedelta(hours=-5))) + timedelta(seconds=10),
+    ],
+    ids=["countdown", "aware", "naive", "another zone"],
+)
+def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None:
+    execution = object.__new__(Execution)
+    execution.options = SimpleNamespace(on_retry="keep", scope="running", ttl=3.0)  # type: ignore[assignment]
+    execution.task = SimpleNamespace(app=Celery(set_as_current=False))
+    assert execution._kept_over(Retry(when=when())) == pytest.approx(13, abs=1)
+
+
+def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By which a revoke finds it."""
+    locks = AppLocks(fakeredis.FakeRedis())
+    lease = locks.acquire("a", ttl=60)
+    assert lease
+    perform = locks._store.perform
+
+    def away(call: Any) -> Any:
+        monkeypatch.setattr(locks._store, "perform", perform)
+        raise LockUnavailable("away")
+
+    monkeypatch.setattr(locks._store, "perform", away)
+    with pytest.raises(LockUnavailable):
+        locks.give_back(lease, (), 30.0, reservation_token("job"))
+    wait_until(lambda: [h.token for h in locks.holders("a")] == [reservation_token("job")])
+    locks.close()

@@ -12,10 +12,8 @@ from celery import Celery, Task, _state, shared_task
 from pydantic import BaseModel
 
 from celery_locks import LockedTask, single_instance
-from celery_locks.integration.app import locks_of
 from celery_locks.integration.current_execution import current_lease
-from celery_locks.testing import lock_name_of
-from tests.servers.embedded import EmbeddedServer
+from celery_locks.testing import in_memory_locks, lock_name_of
 
 KEY = "invoice:{invoice_id}"
 PLACEMENTS = ("below", "below on LockedTask", "above", "lock_ attributes")
@@ -25,13 +23,13 @@ numbers = itertools.count(1)
 
 
 @pytest.fixture
-def app(valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     """An app of its own: ``shared_task`` sees no other, and what it adds ends with the test."""
     monkeypatch.setattr(_state, "_apps", weakref.WeakSet())
     monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
-    app = Celery("placed", broker=valkey.url, backend="cache+memory://")
-    yield app
-    locks_of(app).close()
+    app = Celery("placed", broker="memory://", backend="cache+memory://")
+    with in_memory_locks(app):
+        yield app
     app.close()
 
 

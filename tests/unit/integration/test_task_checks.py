@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_locks import LockedTask, LockUsageError, admin, single_instance
-from celery_locks.integration.app import locks_of
-from tests.servers.embedded import EmbeddedServer
+from celery_locks import LockedTask, LockUsageError, single_instance
 
 IDLE = [
     ({"wait": 5, "on_conflict": "skip"}, "wait has no effect with on_conflict='skip'; write"),
@@ -38,8 +35,8 @@ USEFUL: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def app(valkey: EmbeddedServer) -> Celery:
-    app = Celery("idle", broker=valkey.url, set_as_current=False)
+def app() -> Celery:
+    app = Celery("idle", broker="redis://nowhere", set_as_current=False)
     app.finalize()
     return app
 
@@ -91,9 +88,9 @@ def test_useful_options_are_taken(app: Celery, options: dict[str, Any]) -> None:
     assert isinstance(app.tasks["useful"], LockedTask)
 
 
-def test_a_default_of_all_tasks_is_no_option_of_this_one(valkey: EmbeddedServer) -> None:
+def test_a_default_of_all_tasks_is_no_option_of_this_one() -> None:
     """Settings and bases say what holds where it has a meaning."""
-    app = Celery("idle", broker=valkey.url, set_as_current=False)
+    app = Celery("idle", broker="redis://nowhere", set_as_current=False)
     app.conf.update(locks_wait=60, locks_scope="queued", locks_reuse="never", locks_pending_ttl=9)
 
     class Base(LockedTask):
@@ -155,39 +152,3 @@ def test_an_option_of_a_call_outside_lock_is_refused(app: Celery, option: dict[s
         task.s(1).set(**option).apply_async()
     with pytest.raises(LockUsageError, match=sentence):
         task.apply((1,), **option)
-
-
-def test_hold_and_tasks_have_one_word_for_ever(app: Celery) -> None:
-    locks = locks_of(app)
-    with locks.hold("forever", wait="forever"):
-        assert locks.acquire("forever", wait=None) is None
-        with ThreadPoolExecutor(1) as other:  # a thread that waits for its own lock is told so
-            assert other.submit(locks.acquire, "forever", wait=0.01).result() is None
-    with pytest.raises(LockUsageError, match=r"wait must be .* or 'forever', not 'never'"):
-        locks.acquire("forever", wait="never")  # type: ignore[typeddict-item]
-
-
-def test_check_tells_which_tasks_share_a_key(app: Celery) -> None:
-    """Two tasks that were not meant to exclude each other skip each other's jobs."""
-    locked: dict[str, Any] = {"base": LockedTask, "shared": False}
-    app.task(name="bill", lock_key="invoice:{n}", **locked)(bill)
-    app.task(name="mail", lock_key="invoice:{n}", **locked)(bill)
-    app.task(name="own1", lock_key="{task}:{n}", **locked)(bill)
-    app.task(name="own2", lock_key="{task}:{n}", **locked)(bill)
-    app.task(name="pay", lock_key="pay:{n}", lock_once=60, **locked)(bill)
-    app.task(name="pay2", lock_key="pay:{n}", **locked)(bill)
-    found = {
-        (it.where, it.level): it.sentence
-        for it in admin.check(locks_of(app), app)
-        if "the same key" in it.sentence
-    }
-    assert found == {
-        ("bill", "note"): "It has the same key 'invoice:{n}' as mail: they share their locks. "
-        "If that is not intended, add {task} to the key.",
-        ("mail", "note"): "It has the same key 'invoice:{n}' as bill: they share their locks. "
-        "If that is not intended, add {task} to the key.",
-        ("pay", "warning"): "It has the same key 'pay:{n}' as pay2: they share their locks and "
-        "the results that once stores. If that is not intended, add {task} to the key.",
-        ("pay2", "warning"): "It has the same key 'pay:{n}' as pay: they share their locks and "
-        "the results that once stores. If that is not intended, add {task} to the key.",
-    }

@@ -1,4 +1,4 @@
-"""Locks of different kinds never meet by their names, on a real server."""
+"""Locks of different kinds never meet by their names."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from celery_locks.core.renewer import renewer
 from celery_locks.integration.app import locks_of
 from celery_locks.recipes import claim_or_create
 from celery_locks.store.commands.locks import LockCommands
-from tests.servers.embedded import EmbeddedServer
+from celery_locks.testing import in_memory_locks
 
 SURROGATE = "\ud800"
 
 
 @pytest.fixture
-def app(valkey: EmbeddedServer) -> Iterator[Celery]:
-    app = Celery("spaces", broker=valkey.url, backend="cache+memory://", set_as_current=False)
-    yield app
-    locks_of(app).close()
+def app() -> Iterator[Celery]:
+    app = Celery("names", broker="memory://", backend="cache+memory://", set_as_current=False)
+    with in_memory_locks(app):
+        yield app
     app.close()
 
 
