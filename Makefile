@@ -42,7 +42,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/acceptance tests/browser tests/integration tests/contract $(ARGS)
+		tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -56,7 +56,7 @@ on-oldest: $(VENV)/oldest
 	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/testing/test_in_memory.py \
-		$(patsubst %,tests/contract/test_%.py,acquire lease_life queue takeover clients) \
+		$(patsubst %,tests/contract/test_%.py,acquire lease queue takeover clients) \
 		tests/unit/integration/test_execution_memory.py tests/acceptance/test_smoke.py \
 		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)
 
