@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from celery_locks.clock import now
 from celery_locks.core.lease import AsyncLease
-from celery_locks.core.locks import RecentAnswers, runs_in
+from celery_locks.core.locks import RecentAnswers, active_runs
 from celery_locks.core.operations import Operations
 from celery_locks.core.requests import (
     AcquireOptions,
@@ -89,17 +89,17 @@ class AsyncLocks:
         return await self._try_acquire(name, new_token(), options)
 
     async def _try_acquire(
-        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
+        self, name: str, token: str, options: AcquireOptions, *, for_hold: bool = False
     ) -> AsyncLease | Conflict:
-        """Acquire; with ``is_block`` the asyncio task that acquires it also releases it."""
+        """Acquire; with ``for_hold`` the asyncio task that acquires it also releases it."""
         request: AcquireRequest[AsyncLease] = request_of(
-            spec_of(name, self.ttl, options), token, options, is_block
+            spec_of(name, self.ttl, options), token, options, for_hold
         )
         if request.owner and request.reentrant:
             entered = self.operations.reenter(name, request.owner, token)
             if entered:
                 return entered
-        answer = await self.follow(self.operations.acquire(request))
+        answer = await self.run(self.operations.acquire(request))
         assert not isinstance(answer, Done)  # only requests with extras get it
         if isinstance(answer, AsyncLease) and answer.token == token:
             answer.on_stop = options.get("on_stop")
@@ -139,7 +139,7 @@ class AsyncLocks:
         another limit.
         """
         token = new_token()
-        lease = await self._try_acquire(name, token, options, is_block=True)
+        lease = await self._try_acquire(name, token, options, for_hold=True)
         if isinstance(lease, Conflict):
             if required:
                 raise LockConflict(lease)
@@ -184,10 +184,10 @@ class AsyncLocks:
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Do as ``Locks.active``."""
-        return runs_in(await self.follow(self.operations.walk()), worker)
+        return active_runs(await self.run(self.operations.list_locks()), worker)
 
-    async def follow(self, operation: Operation[T]) -> T:
-        """Do as ``Locks.follow``."""
+    async def run(self, operation: Operation[T]) -> T:
+        """Do as ``Locks.run``."""
         return await run_async(operation, self._store.perform)
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ from celery_locks.validation import check_name, check_seconds
 T = TypeVar("T")
 
 
-def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
+def active_runs(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
     runs = [ActiveRun(info.name, holder) for info in infos for holder in info.holders]
     return [run for run in runs if run.is_on(worker)]
 
@@ -152,17 +152,17 @@ class Locks:
             raise
 
     def _try_acquire(
-        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
+        self, name: str, token: str, options: AcquireOptions, *, for_hold: bool = False
     ) -> Lease | Conflict:
-        """Acquire; with ``is_block`` the thread that acquires it also releases it."""
+        """Acquire; with ``for_hold`` the thread that acquires it also releases it."""
         request: AcquireRequest[Lease] = request_of(
-            spec_of(name, self.ttl, options), token, options, is_block
+            spec_of(name, self.ttl, options), token, options, for_hold
         )
         if request.owner and request.reentrant:
             entered = self.operations.reenter(name, request.owner, token)
             if entered:
                 return entered
-        answer = self.follow(self.operations.acquire(request))
+        answer = self.run(self.operations.acquire(request))
         assert not isinstance(answer, Done)  # only requests with extras get it
         if isinstance(answer, Lease) and answer.token == token:
             answer.on_stop = options.get("on_stop")
@@ -203,7 +203,7 @@ class Locks:
         """
         token = new_token()
         try:
-            lease = self._try_acquire(name, token, options, is_block=True)
+            lease = self._try_acquire(name, token, options, for_hold=True)
             if isinstance(lease, Conflict):
                 if required:
                     raise LockConflict(lease)
@@ -264,9 +264,9 @@ class Locks:
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Return what runs under a lock now, on this worker or host only if one is named."""
-        return runs_in(self.follow(self.operations.walk()), worker)
+        return active_runs(self.run(self.operations.list_locks()), worker)
 
-    def follow(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
         """Run an operation to its end; for the layers above, such as ``recipes``."""
         return run_sync(operation, self._store.perform)
 

@@ -3,11 +3,6 @@
 Each operation is a generator that yields effects (``store/calls.py``); ``Locks`` runs it with
 blocking calls, ``AsyncLocks`` with awaited ones. The error paths are here too: a lock that may have
 been granted although no reply came is handed to the renewer, which releases it.
-
-An acquire without waiting and a release are one call each. The parts before and after the call
-are methods of their own (``on_reply``, ``on_no_reply``; ``prepare_release``, ``finish_release``,
-``defer_release``) for tasks: a short task would spend much of its time in generators. All of them
-share the state of one class, so this file is a little long.
 """
 
 from __future__ import annotations
@@ -25,7 +20,8 @@ from celery_locks.core.lease import (
     LeaseBackend,
     State,
 )
-from celery_locks.core.owners import Owner, owner_here
+from celery_locks.core.owners import Owner, current_owner
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.core.waiting import own_lease, wait_in_queue
@@ -38,7 +34,7 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.calls import Call, Operation, Store
+from celery_locks.store.calls import Operation, Store
 from celery_locks.store.commands.locks import LockCommands, budget_of
 from celery_locks.store.commands.replies import Done
 from celery_locks.store.commands.requests import Mark, Renewal
@@ -95,34 +91,34 @@ class Operations(Generic[L]):
     def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
         try:
             if request.spec.wait:
-                answer, sent_at, granted = yield from wait_in_queue(self.commands, request)
-                return self.on_reply(request, answer, sent_at, granted)
+                answer, sent_at, valid_for = yield from wait_in_queue(self.commands, request)
+                return self._on_reply(request, answer, sent_at, valid_for)
             call = self.commands.acquire(
                 request.spec, request.token, request.holder, request.extras
             )
-            return self.on_reply(request, (yield call), request.began)
+            return self._on_reply(request, (yield call), request.began)
         except BaseException as error:
-            self.on_no_reply(request, error)
+            self._on_failed_acquire(request, error)
             raise
         finally:
             if request.spec.wait:
                 self._unsubscribe(request.token)
 
-    def on_reply(
+    def _on_reply(
         self,
         request: AcquireRequest[L],
         answer: int | Conflict | Done,
         sent_at: float,
-        granted: float | None = None,
+        valid_for: float | None = None,
     ) -> L | Conflict | Done:
         """Turn the reply to a call of ``sent_at`` into a lease, a conflict, or what is done.
 
-        A grant is valid for ``granted`` seconds, by default for the whole ttl.
+        A grant is valid for ``valid_for`` seconds, by default for the whole ttl.
         """
         if not isinstance(answer, int):
-            return self._not_granted(request, answer) if isinstance(answer, Conflict) else answer
+            return self._on_conflict(request, answer) if isinstance(answer, Conflict) else answer
         spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = request
-        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, granted)
+        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, valid_for)
         lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
         if owner:
             lease.owner = owner
@@ -133,12 +129,12 @@ class Operations(Generic[L]):
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
         if not renewed_elsewhere:
             # A claim lasts only a moment: renew it at once, while a slow network has time for that.
-            renewer.add(lease, self._store, self.commands, moment if granted else None)
+            renewer.add(lease, self._store, self.commands, moment if valid_for else None)
         if events.is_wanted("acquired"):
             events.emit("acquired", spec.name, token, answer, **_requester_fields(request))
         return lease
 
-    def _not_granted(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
+    def _on_conflict(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
         own = own_lease(conflict)
         if own and request.reentrant and isinstance(own, self._lease_class) and _is_enterable(own):
             own.entries |= {request.token}
@@ -154,7 +150,7 @@ class Operations(Generic[L]):
         )
         return conflict
 
-    def on_no_reply(self, request: AcquireRequest[L], error: BaseException) -> None:
+    def _on_failed_acquire(self, request: AcquireRequest[L], error: BaseException) -> None:
         """Release what the failed call may have acquired or queued, or may yet."""
         renewer.discard(request.token)
         if isinstance(error, LockDeadlock):
@@ -175,13 +171,15 @@ class Operations(Generic[L]):
             # Remove a mark that says that the work has begun: it has not.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
             renewer.release_later(
-                request.spec.name,
-                request.token,
-                self._store,
-                self.commands,
-                now() + request.spec.ttl,
-                repeat_until_expired=True,
-                marks=marks,
+                PendingRelease(
+                    request.spec.name,
+                    request.token,
+                    self._store,
+                    self.commands,
+                    now() + request.spec.ttl,
+                    repeat_until_expired=True,
+                    marks=marks,
+                )
             )
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
@@ -198,7 +196,7 @@ class Operations(Generic[L]):
         lease.check_renewable()
         sent_at = now()
         if ttl is not None:
-            lease.retime(ttl, sent_at)
+            lease.change_ttl(ttl, sent_at)
             renewer.reschedule(lease.token)
         renewal = Renewal(lease.name, lease.token, lease.ttl)
         lost = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
@@ -211,49 +209,50 @@ class Operations(Generic[L]):
         if lost.stops:
             lease.request_stop()
 
-    def release(self, lease: L, marks: Sequence[Mark] = (), entry: str = "") -> Operation[bool]:
-        """Release; return True if the lock was ours until now. ``marks`` as in the command.
+    def release(
+        self,
+        lease: L,
+        marks: Sequence[Mark] = (),
+        keep_for: float = 0.0,
+        next_token: str = "",
+        entry: str = "",
+    ) -> Operation[bool]:
+        """Release; return True if the lock was ours until now.
 
-        If the lease was acquired reentrantly, only one entry ends: ``entry``, if it is one.
+        Leave the ``marks`` behind. ``keep_for`` leaves the slot taken for that many seconds, under
+        the token ``next_token`` or one that nobody knows. If the lease was acquired reentrantly,
+        only one entry ends: ``entry``, if it is one.
         """
         if lease.entries and not lease.is_foreign():
             lease.entries -= {entry} & lease.entries or {min(lease.entries)}
             return True
         try:
-            call = self.prepare_release(lease, marks)
-            return call is not None and self.finish_release(lease, (yield call))
+            if not lease.begin_release():
+                return False
+            renewer.discard(lease.token)
+            kept_seconds, history_note = lease.release_arguments(keep_for)
+            was_ours: bool = yield self.commands.release(
+                lease.name,
+                lease.token,
+                keep=kept_seconds,
+                keep_as=next_token,
+                marks=marks,
+                past=history_note,
+                budget=budget_of(lease.ttl),
+            )
+            if events.is_wanted("released"):
+                lease.emit("released", held_for=lease.held_for, ours=was_ours)
+            return was_ours
         except BaseException:
-            self.defer_release(lease, marks)
+            self._defer_release(lease, marks, keep_for, next_token)
             raise
 
-    def prepare_release(
-        self, lease: L, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
-    ) -> Call | None:
-        """Mark the lease released and return the call; None if it was, or is another process's.
-
-        ``keep`` leaves the slot taken for that time, without a holder; the rest as in the command.
-        """
-        if not lease.begin_release():
-            return None
-        renewer.discard(lease.token)
-        keep, past = lease.after_release(keep)
-        return self.commands.release(
-            lease.name,
-            lease.token,
-            keep=keep,
-            keep_as=keep_as,
-            marks=marks,
-            past=past,
-            budget=budget_of(lease.ttl),
-        )
-
-    def finish_release(self, lease: L, ours: bool) -> bool:
-        if events.is_wanted("released"):
-            lease.emit("released", held_for=lease.held_for, ours=ours)
-        return ours
-
-    def defer_release(
-        self, lease: BaseLease, marks: Sequence[Mark] = (), keep: float = 0.0, keep_as: str = ""
+    def _defer_release(
+        self,
+        lease: BaseLease,
+        marks: Sequence[Mark] = (),
+        keep_for: float = 0.0,
+        next_token: str = "",
     ) -> None:
         """Hand the release to the renewer: the call failed, or a time limit interrupted it."""
         if lease.is_foreign():
@@ -262,20 +261,22 @@ class Operations(Generic[L]):
         if lease.owner:
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
-        keep, past = lease.after_release(keep)
+        kept_seconds, history_note = lease.release_arguments(keep_for)
         # Not the lease's deadline: another process may have renewed it since.
-        until = now() + lease.ttl
-        until += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
+        give_up_at = now() + lease.ttl
+        give_up_at += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
         renewer.release_later(
-            lease.name,
-            lease.token,
-            self._store,
-            self.commands,
-            until,
-            keep=keep,
-            keep_as=keep_as,
-            marks=marks,
-            past=past,
+            PendingRelease(
+                lease.name,
+                lease.token,
+                self._store,
+                self.commands,
+                give_up_at,
+                kept_until=now() + kept_seconds,
+                next_token=next_token,
+                marks=marks,
+                history_note=history_note,
+            )
         )
 
     def exit_hold(self, lease: L, failed: bool, entry: str) -> Operation[None]:
@@ -289,13 +290,13 @@ class Operations(Generic[L]):
 
     def release_if_acquired(self, token: str) -> None:
         """Have the renewer release what was acquired with this token, because its caller cannot."""
-        for entered in list(owner_here().leases.values()):
+        for entered in list(current_owner().leases.values()):
             entered.entries -= {token}
         lease = renewer.lease_of(token)
         if lease and lease.begin_release():
-            self.defer_release(lease)
+            self._defer_release(lease)
 
-    def walk(self) -> Operation[list[LockInfo]]:
+    def list_locks(self) -> Operation[list[LockInfo]]:
         """Return every lock that has holders or waiters, each once."""
         found: dict[str, LockInfo] = {}
         cursor, at_end = "", False
@@ -309,8 +310,8 @@ class Operations(Generic[L]):
     def reenter(self, name: str, owner: Owner, token: str) -> L | None:
         """Enter the owner's lease of this lock once more; None if it has none from this backend."""
         for lease in list(owner.leases.values()):  # another thread may release one
-            is_it = lease.name == name and lease.backend is self._backend
-            if is_it and isinstance(lease, self._lease_class) and _is_enterable(lease):
+            is_same_lock = lease.name == name and lease.backend is self._backend
+            if is_same_lock and isinstance(lease, self._lease_class) and _is_enterable(lease):
                 lease.entries |= {token}
                 return lease
         return None

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, LostCallback, StopCallback
-from celery_locks.core.owners import Owner, caller, owner_here
+from celery_locks.core.owners import Owner, current_holder, current_owner
 from celery_locks.help_signatures import shows_options
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import AcquireExtras
@@ -104,7 +104,7 @@ def spec_of(name: str, default_ttl: float, options: AcquireOptions) -> LockSpec:
 
 
 def request_of(
-    spec: LockSpec, token: str, options: AcquireOptions, is_block: bool
+    spec: LockSpec, token: str, options: AcquireOptions, for_hold: bool
 ) -> AcquireRequest[Any]:
     """Return the caller's request, in the name of the task that runs here if there is one.
 
@@ -112,6 +112,6 @@ def request_of(
     released anywhere, and a holder that the caller passes describes itself.
     """
     reentrant, given = options.get("reentrant", False), options.get("holder")
-    owner = owner_here() if reentrant or (is_block and not given) else None
-    holder, on_lost = given or caller(owner), options.get("on_lost")
+    owner = current_owner() if reentrant or (for_hold and not given) else None
+    holder, on_lost = given or current_holder(owner), options.get("on_lost")
     return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant)

@@ -12,10 +12,10 @@ class RemotelyRenewedLease(Lease):
 
     _longest = 0.0
 
-    def retime(self, ttl: float, sent_at: float) -> None:
+    def change_ttl(self, ttl: float, sent_at: float) -> None:
         """Use at most the first ttl: the main process renews with that one."""
         self._longest = self._longest or self.ttl
-        super().retime(min(ttl, self._longest), sent_at)
+        super().change_ttl(min(ttl, self._longest), sent_at)
 
     def check(self) -> None:
         if self._end is None and now() >= self.deadline:

@@ -131,7 +131,7 @@ def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None
     execution = object.__new__(Execution)
     execution.options = SimpleNamespace(on_retry="keep", scope="running", ttl=3.0)  # type: ignore[assignment]
     execution.task = SimpleNamespace(app=Celery(set_as_current=False))
-    assert execution._kept_over(Retry(when=when())) == pytest.approx(13, abs=1)
+    assert execution._seconds_until_retry(Retry(when=when())) == pytest.approx(13, abs=1)
 
 
 def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
@@ -149,6 +149,6 @@ def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_toke
 
     monkeypatch.setattr(locks._store, "perform", away)
     with pytest.raises(LockUnavailable):
-        locks.give_back(lease, (), 30.0, reservation_token("job"))
+        locks.run(locks.operations.release(lease, (), 30.0, reservation_token("job")))
     wait_until(lambda: [h.token for h in locks.holders("a")] == [reservation_token("job")])
     locks.close()
