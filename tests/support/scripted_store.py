@@ -1,0 +1,82 @@
+"""A store that answers from a script, so that a test says what each call meets.
+
+    store = ScriptedStore(("acquire", 7), ("release", LockUnavailable("away")))
+
+The script is a list of pairs: the effect that must come next (the name of its command,
+``subscribe`` or ``wait``), and the reply as the command parses it. A reply that is an exception is
+raised; a function is called with the effect, and its result is the reply. An effect that the script
+does not expect fails the test in ``check()``: the code under test may survive any exception.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from celery_locks.errors import LockUnavailable
+from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
+
+Step = tuple[str, Any]
+
+
+def name_of(effect: Effect) -> str:
+    if isinstance(effect, Subscribe):
+        return "subscribe"
+    return "wait" if isinstance(effect, WaitForHandover) else effect.script.name
+
+
+def reply_lost() -> LockUnavailable:
+    """Return the error of a call that the server may have executed, or may yet execute."""
+    error = LockUnavailable("the reply is lost")
+    error.may_have_executed = True
+    return error
+
+
+class ScriptedStore:
+    """A store that blocks; see the module's docstring."""
+
+    def __init__(self, *script: Step, address: str = "scripted") -> None:
+        self.server = SimpleNamespace(addresses=((address, 6379),), topology="single")
+        self._script = list(script)
+        self._problems: list[str] = []
+        self.performed: list[Any] = []
+        self.unsubscribed: list[str] = []
+
+    def expect(self, *script: Step) -> None:
+        """Add to the end of the script."""
+        self._script += script
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the effects so far."""
+        return [name_of(effect) for effect in self.performed]
+
+    def args_of(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the arguments of the calls of one command, in their order."""
+        return [
+            call.args for call in self.performed if isinstance(call, Call) and name_of(call) == name
+        ]
+
+    def perform(self, effect: Effect) -> Any:
+        self.performed.append(effect)
+        expected, reply = self._script.pop(0) if self._script else ("nothing", None)
+        if expected != name_of(effect):
+            self._problems.append(f"{name_of(effect)} instead of {expected}")
+            raise AssertionError(self._problems[-1])
+        answer = reply(effect) if callable(reply) else reply
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def check(self) -> None:
+        """Fail unless every effect was expected, and every expected one came."""
+        assert not self._problems, f"{self._problems}; all effects: {self.names}"
+        assert not self._script, f"these did not come: {[name for name, _ in self._script]}"
+
+    def unsubscribe(self, token: str) -> None:
+        self.unsubscribed.append(token)
+
+    def store_for_thread(self) -> ScriptedStore:
+        return self
+
+    def close(self) -> None: ...
