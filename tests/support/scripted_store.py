@@ -10,11 +10,13 @@ does not expect fails the test in ``check()``: the code under test may survive a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
+from celery_locks.store.commands.replies import Lost
 
 Step = tuple[str, Any]
 
@@ -80,3 +82,26 @@ class ScriptedStore:
         return self
 
     def close(self) -> None: ...
+
+
+class AnsweringStore(ScriptedStore):
+    """A store without a script: it renews all but the ``lost`` and releases everything.
+
+    ``trouble`` is raised by every call, or by those about the lock ``troubled``. ``meanwhile`` is
+    called while a call is on its way.
+    """
+
+    def __init__(self, address: str = "answering") -> None:
+        super().__init__(address=address)
+        self.lost: set[str] = set()
+        self.trouble: Exception | None = None
+        self.troubled = ""
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def perform(self, effect: Effect) -> Any:
+        assert isinstance(effect, Call)
+        self.performed.append(effect)
+        self.meanwhile()
+        if self.trouble and (not self.troubled or self.troubled in effect.args):
+            raise self.trouble
+        return Lost(self.lost) if name_of(effect) == "renew" else True

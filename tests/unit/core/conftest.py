@@ -12,7 +12,7 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
 from celery_locks.store.commands.locks import LockCommands
-from tests.support.scripted_store import ScriptedStore
+from tests.support.scripted_store import AnsweringStore, ScriptedStore
 from tests.support.still_renewer import StillRenewer
 
 
@@ -30,3 +30,8 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[events.LockEvent]:
     seen: list[events.LockEvent] = []
     monkeypatch.setattr(events, "_subscribers", (seen.append,))
     return seen
+
+
+@pytest.fixture
+def answering_store() -> AnsweringStore:
+    return AnsweringStore()
