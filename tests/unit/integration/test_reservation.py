@@ -18,9 +18,15 @@ from celery_locks.integration import reservation as module
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER, VERSION
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.replies import Lost
 from celery_locks.store.commands.requests import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
+from celery_locks.validation import QUEUED
+from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.still_renewer import StillRenewer
+from tests.support.virtual_clock import VirtualClock
 
 NAME, TASK_ID = "job:a:queued", "id-1"
 TOKEN = reservation_token(TASK_ID)
@@ -235,3 +241,139 @@ def test_message_without_a_reservation_has_nothing_to_release(released: Any) -> 
     NO_RESERVATION.release()
     NO_RESERVATION.on_acquired("job:a")
     assert released == []
+
+
+SHARDS = LockCommands("p", 16)
+SAME_SHARD, OTHER_SHARD = "job:a", "job:b"
+
+
+class Ends:
+    """Every way in which a message ends in one process, by the table of ``reservation.py``."""
+
+    @staticmethod
+    def run_in_the_same_shard(reservation: Reservation) -> None:
+        reservation.on_acquired(SAME_SHARD)
+
+    @staticmethod
+    def run_in_another_shard(reservation: Reservation) -> None:
+        reservation.on_acquired(OTHER_SHARD)
+
+    @staticmethod
+    def run_under_the_same_name(reservation: Reservation) -> None:
+        reservation.on_acquired(reservation.name)
+
+    @staticmethod
+    def conflict_or_completed(reservation: Reservation) -> None:
+        reservation.release()
+
+    @staticmethod
+    def requeued(reservation: Reservation) -> None:
+        reservation.extend(60.0, 1.0)
+        reservation.pass_on()
+
+    @staticmethod
+    def retried(reservation: Reservation) -> None:
+        reservation.pass_on()
+
+    @staticmethod
+    def never_began(reservation: Reservation) -> None:
+        reservation.release()
+        reservation.release()
+
+    @staticmethod
+    def revoked_after_a_requeue(reservation: Reservation) -> None:
+        reservation.pass_on()
+        reservation.release()
+
+
+@pytest.mark.parametrize(
+    ("end", "releases"),
+    [
+        (Ends.run_in_the_same_shard, 0),
+        (Ends.run_in_another_shard, 1),
+        (Ends.run_under_the_same_name, 0),
+        (Ends.conflict_or_completed, 1),
+        (Ends.requeued, 0),
+        (Ends.retried, 0),
+        (Ends.never_began, 1),
+        (Ends.revoked_after_a_requeue, 0),
+    ],
+)
+def test_every_end_of_a_message_releases_its_reservation_exactly_as_often_as_it_should(
+    scripted_app: Celery,
+    scripted_locks: AppLocks,
+    scripted_store: ScriptedStore,
+    still_renewer: StillRenewer,
+    end: Any,
+    releases: int,
+) -> None:
+    """``after_return`` and the signals come after each end: they release nothing twice."""
+    scripted_locks.commands = SHARDS
+    assert SHARDS.root(SAME_SHARD) == SHARDS.root(SAME_SHARD + QUEUED)
+    assert SHARDS.root(OTHER_SHARD) != SHARDS.root(SAME_SHARD)
+    if end is Ends.requeued:
+        scripted_store.expect(("renew", Lost()))
+    reservation = Reservation(SAME_SHARD + QUEUED, TOKEN, scripted_app)
+    end(reservation)
+    reservation.release()
+    scripted_store.expect(*[("release", True)] * releases)
+    still_renewer.run_due()
+    still_renewer.run_due()
+    assert [args[:2] for args in scripted_store.args_of("release")] == [
+        (SAME_SHARD + QUEUED, TOKEN)
+    ] * releases
+    assert not still_renewer.pending
+
+
+@pytest.mark.parametrize(
+    ("name", "released"),
+    [
+        (SAME_SHARD, (SAME_SHARD + QUEUED, TOKEN)),
+        (OTHER_SHARD, ("", "")),
+        (SAME_SHARD + QUEUED, ("", "")),
+    ],
+    ids=["same shard", "another shard", "same name"],
+)
+def test_acquire_releases_it_only_where_one_call_can(
+    scripted_app: Celery, scripted_locks: AppLocks, name: str, released: tuple[str, str]
+) -> None:
+    """A run of the same name takes the lock over: to release it would be to lose it."""
+    scripted_locks.commands = SHARDS
+    reservation = Reservation(SAME_SHARD + QUEUED, TOKEN, scripted_app)
+    assert reservation.released_by_acquire(name) == released
+
+
+def test_release_that_fails_is_tried_again_for_an_hour(
+    scripted_app: Celery,
+    scripted_store: ScriptedStore,
+    still_renewer: StillRenewer,
+    virtual_clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A reservation may live as long as its message would have waited."""
+    Reservation(NAME, TOKEN, scripted_app).release()
+    scripted_store.expect(("release", LockUnavailable("away")))
+    still_renewer.run_due()
+    virtual_clock.advance(3599)
+    scripted_store.expect(("release", reply_lost()))
+    still_renewer.run_due()
+    assert set(still_renewer.pending) == {TOKEN}
+    virtual_clock.advance(2)
+    still_renewer.run_due()
+    assert not still_renewer.pending
+    assert "could not be released and lapses: the reply is lost" in caplog.text
+
+
+@pytest.mark.parametrize("reply", [Lost(), Lost({TOKEN}), reply_lost()], ids=repr)
+def test_extension_is_best_effort(
+    scripted_app: Celery, scripted_store: ScriptedStore, reply: Any
+) -> None:
+    """The message is requeued in any case: without a reservation it is an ordinary one."""
+    scripted_store.expect(("renew", reply))
+    Reservation(NAME, TOKEN, scripted_app).extend(60.0, 1.0)
+    assert scripted_store.args_of("renew") == [(NAME, TOKEN, 60_000)]
+
+
+def test_extension_of_nothing_asks_nobody(scripted_store: ScriptedStore) -> None:
+    NO_RESERVATION.extend(60.0, 1.0)
+    assert scripted_store.performed == []
