@@ -191,7 +191,7 @@ class Execution:
                 marks = [self.once.completed_mark(lease.token, result)]
             return result
         except Retry as retry:
-            keep_for = self._seconds_until_retry(retry)
+            keep_for = self._seconds_to_keep(retry)
             self._leaves_result = False  # the next attempt stores one; its message is sent
             raise
         except Reject:
@@ -241,7 +241,7 @@ class Execution:
         finally:
             current.reset(token)
 
-    def _seconds_until_retry(self, retry: Retry) -> float:
+    def _seconds_to_keep(self, retry: Retry) -> float:
         """Seconds to keep the lock for a retry: until it is due, and a ttl more for the queue.
 
         0 unless ``on_retry="keep"``. With ``queued+running`` the next attempt has a reservation

@@ -110,7 +110,7 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
         with suppress(KeyboardInterrupt), strike:
             way(locks, str(line))
         wait_until(
-            lambda: not renewer.tokens and not locks.run(locks.operations.list_locks()),
+            lambda: not renewer.tokens and not locks.run(locks.queries.list_locks()),
             5,
             what=strike.where,
         )

@@ -207,7 +207,7 @@ def test_calls_end_before_the_deadline(renewer: Still, store: Store, clock: Cloc
     renewer.add(kept, store, LockCommands("p"))
     clock.time += 9 - 0.5
     renewer.turn()
-    assert store.calls[0].budget <= kept._since + 9 - clock.time
+    assert store.calls[0].budget <= kept._sent_at + 9 - clock.time
 
 
 def test_lost_one_is_told_and_the_others_go_on(renewer: Still, store: Store, clock: Clock) -> None:
