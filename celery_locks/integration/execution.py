@@ -117,6 +117,7 @@ class Execution:
 
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
+        self._owner.leases.pop(self.token, None)
         locks, give_up_at = self.locks, now() + self.options.ttl
         renewer.release_later(
             PendingRelease(name, self.token, locks.background_store, locks.commands, give_up_at)
