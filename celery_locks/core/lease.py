@@ -69,7 +69,7 @@ class BaseLease:
     task_id: str | None = None
     owner: Owner | None = None
     _suspended = False
-    _end: State | None = None
+    _final_state: State | None = None
     _reason = ""
     _revoked: Revocation | None = None
 
@@ -86,7 +86,7 @@ class BaseLease:
         self.name, self.ttl, self.limit, _, self.at_least = spec
         self.token = token
         self.fence = fence
-        self._since = sent_at
+        self._sent_at = sent_at
         self._pid = os.getpid()
         # On ``clock.now``: until then, and not after, the lock is ours without a call.
         self.deadline = trusted_until(sent_at, valid_for or self.ttl)
@@ -103,7 +103,7 @@ class BaseLease:
     @property
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is lost."""
-        return 0.0 if self._end else max(0.0, self.deadline - now())
+        return 0.0 if self._final_state else max(0.0, self.deadline - now())
 
     @property
     def reason(self) -> str:
@@ -117,12 +117,12 @@ class BaseLease:
 
     @property
     def held_for(self) -> float:
-        return now() - self._since
+        return now() - self._sent_at
 
     @property
     def state(self) -> State:
-        if self._end:
-            return self._end
+        if self._final_state:
+            return self._final_state
         if now() >= self.deadline:
             return State.LOST
         return State.SUSPENDED if self._suspended else State.HELD
@@ -137,11 +137,11 @@ class BaseLease:
             raise StopRequested(self.name)
 
     def _check_held(self) -> None:
-        if self._end is None and now() >= self.deadline:
+        if self._final_state is None and now() >= self.deadline:
             self.lose("it was not renewed in time")
-        if self._end is State.LOST:
+        if self._final_state is State.LOST:
             raise self.loss(self._reason)
-        if self._end is State.RELEASED:
+        if self._final_state is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
 
     def loss(self, reason: str) -> LeaseLost:
@@ -165,7 +165,7 @@ class BaseLease:
     @property
     def has_ended(self) -> bool:
         """True if it is lost and the holder was told, or if it is released."""
-        return self._end is not None
+        return self._final_state is not None
 
     def change_ttl(self, ttl: float, sent_at: float) -> None:
         """Set another ttl; a shorter one counts as soon as the store may have it."""
@@ -176,7 +176,7 @@ class BaseLease:
     def mark_renewed(self, sent_at: float, ttl: float | None = None) -> None:
         """Note that the store renewed it for ``ttl``, by default the lease's own."""
         with self._end_lock:
-            if self._end:
+            if self._final_state:
                 return
             revived = now() >= self.deadline
             until = trusted_until(sent_at, ttl or self.ttl)
@@ -189,7 +189,7 @@ class BaseLease:
 
     def suspend(self, why: BaseException) -> None:
         """Note that a renewal failed; emit the event only for the first failure in a row."""
-        if self._suspended or self._end:
+        if self._suspended or self._final_state:
             return
         self._suspended = True
         self.emit("suspended", why=str(why), remaining=self.remaining)
@@ -208,7 +208,7 @@ class BaseLease:
 
     def request_stop(self) -> None:
         """Tell the holder to stop, once: the store repeats the request with every renewal."""
-        if self.stop_requested or self._end:
+        if self.stop_requested or self._final_state:
             return
         self.stop_requested = True
         if self.on_stop:
@@ -235,7 +235,7 @@ class BaseLease:
 
         Short holds get no note: they are the most frequent, and nobody looks for them.
         """
-        held_for = now() - self._since
+        held_for = now() - self._sent_at
         return max(keep_for, self.at_least - held_for), "" if held_for >= MIN_NOTED_HOLD else None
 
     def begin_release(self) -> bool:
@@ -246,8 +246,8 @@ class BaseLease:
         if self._pid != os.getpid():
             return False
         with self._end_lock:
-            was_released = self._end is State.RELEASED
-            self._end = self._end or State.RELEASED
+            was_released = self._final_state is State.RELEASED
+            self._final_state = self._final_state or State.RELEASED
         if self.owner:
             self.owner.leases.pop(self.token, None)
         return not was_released
@@ -256,11 +256,11 @@ class BaseLease:
         """Mark it lost; return False if it had ended before."""
         # A thread of the parent that held this lock at the fork releases it there, not here.
         with nullcontext() if self.is_foreign() else self._end_lock:
-            if self._end:
+            if self._final_state:
                 return False
             self._revoked = revoked
             self._reason = LockRevoked(self.name, *revoked).reason if revoked else reason
-            self._end = State.LOST
+            self._final_state = State.LOST
             return True
 
 

@@ -18,7 +18,6 @@ from celery_locks.clock import now
 from celery_locks.core.idempotency import Once
 from celery_locks.core.lease import Lease
 from celery_locks.core.owners import current_owner
-from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
@@ -117,10 +116,8 @@ class Execution:
 
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
-        locks, give_up_at = self.locks, now() + self.options.ttl
-        renewer.release_later(
-            PendingRelease(name, self.token, locks.background_store, locks.commands, give_up_at)
-        )
+        self._owner.leases.pop(self.token, None)
+        self.locks.release_later(name, self.token, self.options.ttl)
 
     def find_holding(self, name: str) -> Execution | None:
         """Return the execution that holds this lock: this one or an outer one."""
@@ -150,13 +147,12 @@ class Execution:
             self.holder,
             self.token,
             now(),
-            self._interrupter.on_lost,
-            self._owner,
-            False,
-            RemotelyRenewedLease if supervised_token else Lease,
-            bool(supervised_token),
-            self._extras(name) if has_extras else None,
-            self.options.on_conflict,
+            on_lost=self._interrupter.on_lost,
+            owner=self._owner,
+            lease_class=RemotelyRenewedLease if supervised_token else Lease,
+            renewed_elsewhere=bool(supervised_token),
+            extras=self._extras(name) if has_extras else None,
+            policy=self.options.on_conflict,
         )
         return self.locks.run(self.locks.operations.acquire(request))
 
@@ -191,7 +187,7 @@ class Execution:
                 marks = [self.once.completed_mark(lease.token, result)]
             return result
         except Retry as retry:
-            keep_for = self._seconds_until_retry(retry)
+            keep_for = self._seconds_to_keep(retry)
             self._leaves_result = False  # the next attempt stores one; its message is sent
             raise
         except Reject:
@@ -241,7 +237,7 @@ class Execution:
         finally:
             current.reset(token)
 
-    def _seconds_until_retry(self, retry: Retry) -> float:
+    def _seconds_to_keep(self, retry: Retry) -> float:
         """Seconds to keep the lock for a retry: until it is due, and a ttl more for the queue.
 
         0 unless ``on_retry="keep"``. With ``queued+running`` the next attempt has a reservation

@@ -37,7 +37,7 @@ def install() -> None:
     signals.worker_init.connect(current.find_plain_tasks)
     signals.worker_process_init.connect(current.find_plain_tasks)
     signals.worker_init.connect(control.register)
-    signals.worker_init.connect(celery_events.follow_worker)
+    signals.worker_init.connect(celery_events.send_events_of_worker)
     signals.worker_init.connect(release_on_revoke)
     signals.worker_ready.connect(startup.log_locks)
     signals.task_revoked.connect(_release_revoked)

@@ -244,7 +244,11 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
     for number in range(60):
         renewer.release_later(
             PendingRelease(
-                f"d{number}", f"{number:024x}", operations._store, near.locks.commands, now() + 60
+                f"d{number}",
+                f"{number:024x}",
+                operations._background_store,
+                near.locks.commands,
+                now() + 60,
             )
         )
     lease = far.acquire("healthy", ttl=1)

@@ -12,9 +12,12 @@ from tests.support.virtual_clock import replace_everywhere
 
 
 class StillThread(BackgroundThread):
-    """Its jobs run when the test says so."""
+    """Its jobs run when the test says so; counts how often it would have been woken."""
 
-    def _wake(self) -> None: ...
+    wakes = 0
+
+    def _wake(self) -> None:
+        self.wakes += 1
 
 
 class StillRenewer(Renewer):

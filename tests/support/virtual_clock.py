@@ -1,6 +1,7 @@
 """A clock that only the test moves, in place of ``celery_locks.clock.now``; no thread, no sleep."""
 
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -9,14 +10,19 @@ from celery_locks import clock
 
 
 class VirtualClock:
-    """The time of all deadlines, from a moment that means nothing."""
+    """The time of all deadlines for the thread of the test, from a moment that means nothing.
+
+    Other threads, such as the renewer's of an earlier test, still see the real clock.
+    """
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._real_now = clock.now
         # Ahead of the real clock: a default that was bound before the clock was replaced is past.
         self.time = clock.now() + 3600.0
 
     def __call__(self) -> float:
-        return self.time
+        return self.time if threading.get_ident() == self._thread else self._real_now()
 
     def advance(self, seconds: float) -> None:
         self.time += seconds

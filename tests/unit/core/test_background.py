@@ -75,16 +75,32 @@ def test_job_that_comes_while_the_thread_goes_to_sleep_is_run() -> None:
         job.wait_for_run()
 
 
-def test_job_that_is_added_runs_when_it_is_due() -> None:
-    """The thread sleeps for a job that is due much later."""
-    later, job = Job(), Job()
-    later.due = now() + 3600
-    thread = BackgroundThread([later], Reports())
-    thread.wake_by(later.due)
-    job.due = now()
-    thread.add_job(job)
+def test_job_that_comes_between_the_look_and_the_sleep_is_seen_by_a_second_look() -> None:
+    """Who adds it finds the thread awake and does not wake it."""
+    job = Job()
+
+    class Thread(BackgroundThread):
+        def _first_due(self) -> float:
+            first = super()._first_due()
+            if job.runs == 0 and job.due == math.inf:
+                job.due = now()
+                self.wake_by(job.due)
+            return first
+
+    Thread([job], Reports()).wake_by(now())
     job.wait_for_run()
-    assert later.runs == 0
+
+
+def test_job_that_is_added_wakes_the_thread_if_it_is_due_before_the_others(
+    virtual_clock: VirtualClock,
+) -> None:
+    thread = StillThread([], Reports())
+    for due, wakes in ((virtual_clock() + 5, 1), (virtual_clock() + 9, 1), (virtual_clock(), 2)):
+        job = Job()
+        job.due = due
+        thread.add_job(job)
+        assert thread.wakes == wakes
+        thread._wakes_at = virtual_clock() + 5
 
 
 def test_waking_a_thread_that_runs_takes_no_lock() -> None:
@@ -132,12 +148,19 @@ def test_watched_descriptor_is_seen_without_jobs(pipes: list[tuple[int, int]]) -
     """A child's death comes long after the last job."""
     (readable, writable), *_ = pipes
     seen = threading.Semaphore(0)
+    running: list[bool] = []
     thread = BackgroundThread([], Reports())
-    thread.watch(readable, seen.release)
+
+    def record() -> None:
+        running.append(thread.is_running)
+        seen.release()
+
+    thread.watch(readable, record)
     assert not seen.acquire(timeout=0.05)
     os.write(writable, b"!")
     assert seen.acquire(timeout=SOON)
     assert not seen.acquire(timeout=0.05), "once, though it stays readable"
+    assert running == [True], "the end of the process waits for it"
 
 
 def test_watcher_that_fails_costs_the_others_nothing(

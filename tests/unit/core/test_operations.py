@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -16,13 +15,13 @@ import pytest
 
 from celery_locks import events
 from celery_locks.core.lease import Lease, State, trusted_until
-from celery_locks.core.operations import RETRY_MARKS_FOR, Operations
+from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
-from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import (
     ForeignData,
     LeaseLost,
     LimitMismatch,
+    LockConflict,
     LockRevoked,
     LockUnavailable,
     LockUsageError,
@@ -31,61 +30,16 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.calls import run_async, run_sync
-from celery_locks.store.commands.replies import Done, LockPage, Lost
-from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck, Mark
-from celery_locks.types import Conflict, Holder, LockInfo, LockSpec, Revocation
+from celery_locks.store.calls import run_sync
+from celery_locks.store.commands.replies import Done, Lost
+from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck
+from celery_locks.types import Conflict, Holder, Revocation
+from tests.support.acquiring import TTL, Run, TimeLimit, ask
 from tests.support.scripted_store import ScriptedStore, reply_lost
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
-TTL = 9.0
 BUSY = Conflict("a", (Holder(token="theirs"),), lapses_in=5.0, position=1)
-
-
-class TimeLimit(Exception):
-    """What a signal handler raises, anywhere."""
-
-
-Run = Callable[[Any], Any]
-
-
-@pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest, scripted_store: ScriptedStore) -> Run:
-    """``run(operation)``, as ``Locks`` or ``AsyncLocks`` run it."""
-
-    async def perform(effect: Any) -> Any:
-        return scripted_store.perform(effect)
-
-    def run_awaited(operation: Any) -> Any:
-        return asyncio.run(run_async(operation, perform))
-
-    def run_blocking(operation: Any) -> Any:
-        return run_sync(operation, scripted_store.perform)
-
-    return run_blocking if request.param == "sync" else run_awaited
-
-
-def ask(clock: VirtualClock, name: str = "a", **fields: Any) -> AcquireRequest[Lease]:
-    token, at_least = fields.pop("token", "mine"), fields.pop("at_least", 0.0)
-    return AcquireRequest(
-        LockSpec(name, TTL, at_least=at_least), Holder(pid=7), token, clock(), **fields
-    )
-
-
-@pytest.fixture
-def acquire(
-    operations: Operations[Lease], scripted_store: ScriptedStore, virtual_clock: VirtualClock
-) -> Callable[..., Lease]:
-    """``acquire()`` returns a lease that was granted a moment ago, with fence 7."""
-
-    def make(**fields: Any) -> Lease:
-        scripted_store.expect(("acquire", 7))
-        lease = run_sync(operations.acquire(ask(virtual_clock, **fields)), scripted_store.perform)
-        assert isinstance(lease, Lease)
-        return lease
-
-    return make
 
 
 def test_grant_becomes_a_lease_that_is_renewed(
@@ -465,140 +419,6 @@ def test_renewal_brings_a_request_to_stop(
     assert lease.state is State.HELD
 
 
-@pytest.mark.parametrize("was_ours", [True, False])
-def test_release_is_one_call_and_the_second_none(
-    run: Run,
-    was_ours: bool,
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    still_renewer: StillRenewer,
-    acquire: Callable[..., Lease],
-    emitted: list[events.LockEvent],
-) -> None:
-    lease = acquire()
-    scripted_store.expect(("release", was_ours))
-    assert run(operations.release(lease)) is was_ours
-    assert run(operations.release(lease)) is False
-    assert lease.state is State.RELEASED
-    assert (still_renewer.tokens, still_renewer.pending) == (frozenset(), {})
-    assert [event.kind for event in emitted] == ["acquired", "released"]
-
-
-@pytest.mark.parametrize("error", [reply_lost(), TimeLimit(), SystemExit()], ids=repr)
-def test_release_without_a_reply_is_sent_again_until_it_succeeds(
-    error: BaseException,
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    still_renewer: StillRenewer,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-) -> None:
-    lease = acquire()
-    virtual_clock.advance(2)
-    scripted_store.expect(("release", error))
-    with pytest.raises(type(error)):
-        run_sync(operations.release(lease), scripted_store.perform)
-    assert still_renewer.tokens == frozenset(), "a lease that is being released is not renewed"
-    scripted_store.expect(("release", LockUnavailable("still away")))
-    still_renewer.run_due()
-    assert set(still_renewer.pending) == {"mine"}
-    virtual_clock.advance(1)
-    scripted_store.expect(("release", True))
-    still_renewer.run_due()
-    assert not still_renewer.pending
-    first, second, third = scripted_store.args_of("release")
-    assert first == second == third
-
-
-def test_release_that_never_succeeds_is_given_up_when_the_lock_has_lapsed(
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    still_renewer: StillRenewer,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    lease = acquire()
-    scripted_store.expect(("release", reply_lost()), ("release", LockUnavailable("away")))
-    with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease), scripted_store.perform)
-    still_renewer.run_due()
-    virtual_clock.advance(TTL + 0.1)
-    still_renewer.run_due()
-    assert not still_renewer.pending
-    assert "lock 'a' could not be released and lapses: away" in caplog.text
-
-
-def test_release_with_marks_is_tried_longer_than_the_lock_lives(
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    still_renewer: StillRenewer,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-) -> None:
-    """A mark says that work is completed: without it the work is done again."""
-    lease, marks = acquire(), [Mark("d:j", 1, 3600.0)]
-    scripted_store.expect(("release", reply_lost()))
-    with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease, marks), scripted_store.perform)
-    give_up_at = still_renewer.pending["mine"].give_up_at
-    assert give_up_at == pytest.approx(virtual_clock() + TTL + RETRY_MARKS_FOR)
-    virtual_clock.advance(TTL + RETRY_MARKS_FOR / 2)
-    scripted_store.expect(("release", False))
-    still_renewer.run_due()
-    assert scripted_store.args_of("release")[-1][4:7] == ("d:j", 1, 3_600_000)
-
-
-def test_slot_that_is_kept_stays_taken_until_the_same_moment_however_late_the_release_comes(
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    still_renewer: StillRenewer,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-) -> None:
-    lease = acquire()
-    scripted_store.expect(("release", reply_lost()))
-    with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease, keep_for=5.0, next_token="next"), scripted_store.perform)
-    virtual_clock.advance(2)
-    scripted_store.expect(("release", True))
-    still_renewer.run_due()
-    first, second = (args[2:4] for args in scripted_store.args_of("release"))
-    assert first == (5000, "next")
-    assert second == (3000, "next")
-
-
-def test_at_least_keeps_the_slot_for_the_rest_of_its_time(
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-) -> None:
-    lease = acquire(at_least=4.0)
-    virtual_clock.advance(1.5)
-    scripted_store.expect(("release", True))
-    run_sync(operations.release(lease), scripted_store.perform)
-    [args] = scripted_store.args_of("release")
-    assert args[2] == 2500
-
-
-def test_entries_end_one_by_one_and_the_last_release_releases(
-    operations: Operations[Lease], scripted_store: ScriptedStore, acquire: Callable[..., Lease]
-) -> None:
-    owner = current_owner()
-    lease = acquire(owner=owner)
-    for token in ("second", "third"):
-        assert operations.reenter("a", owner, token) is lease
-    assert operations.reenter("b", owner, "other") is None
-    assert run_sync(operations.release(lease, entry="third"), scripted_store.perform)
-    assert lease.entries == {"second"}
-    assert run_sync(operations.release(lease, entry="unknown"), scripted_store.perform)
-    assert scripted_store.names == ["acquire"]
-    scripted_store.expect(("release", True))
-    assert run_sync(operations.release(lease), scripted_store.perform)
-    assert operations.reenter("a", owner, "too late") is None
-
-
 def test_lease_of_the_parent_process_is_neither_renewed_nor_released(
     operations: Operations[Lease],
     scripted_store: ScriptedStore,
@@ -615,44 +435,61 @@ def test_lease_of_the_parent_process_is_neither_renewed_nor_released(
     assert not still_renewer.pending
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_end_of_a_block_raises_a_loss_unless_the_block_raises(
-    failed: bool,
-    operations: Operations[Lease],
-    scripted_store: ScriptedStore,
-    virtual_clock: VirtualClock,
-    acquire: Callable[..., Lease],
-) -> None:
-    """The lost lease is released all the same: the store may still have it as ours."""
-    lease = acquire()
-    virtual_clock.advance(TTL)
-    assert lease.state is State.LOST
-    scripted_store.expect(("release", False))
-    operation = operations.exit_hold(lease, failed, "mine")
-    if failed:
-        run_sync(operation, scripted_store.perform)
-    else:
-        with pytest.raises(LeaseLost, match="before the block did"):
-            run_sync(operation, scripted_store.perform)
-
-
-def test_end_of_a_block_without_a_server_leaves_the_release_to_the_renewer(
+def test_signal_handler_that_raises_after_the_lease_is_renewed_stops_the_renewal(
     operations: Operations[Lease],
     scripted_store: ScriptedStore,
     still_renewer: StillRenewer,
-    acquire: Callable[..., Lease],
+    virtual_clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lease = acquire()
-    scripted_store.expect(("release", reply_lost()))
-    run_sync(operations.exit_hold(lease, False, "mine"), scripted_store.perform)
+    owner, add = current_owner(), still_renewer.add
+
+    def struck(*args: Any) -> None:
+        add(*args)
+        raise TimeLimit
+
+    monkeypatch.setattr(still_renewer, "add", struck)
+    scripted_store.expect(("acquire", 7))
+    with pytest.raises(TimeLimit):
+        run_sync(operations.acquire(ask(virtual_clock, owner=owner)), scripted_store.perform)
+    assert still_renewer.tokens == frozenset()
+    assert owner.leases == {}
     assert set(still_renewer.pending) == {"mine"}
 
 
-def test_list_reads_every_page_and_names_each_lock_once(
+def test_second_acquire_of_the_owner_enters_its_lease_without_a_call(
+    operations: Operations[Lease], scripted_store: ScriptedStore, virtual_clock: VirtualClock
+) -> None:
+    def acquire(name: str, token: str, **options: Any) -> Any:
+        operation = operations.acquire_by_name(name, token, TTL, {"reentrant": True, **options})
+        return run_sync(operation, scripted_store.perform)
+
+    scripted_store.expect(("acquire", 7), ("acquire", 8))
+    first = acquire("a", "first")
+    assert acquire("a", "second") is first
+    assert acquire("b", "other") is not first
+    assert first.entries == {"second"}
+    virtual_clock.advance(TTL)
+    scripted_store.expect(("acquire", BUSY))
+    assert acquire("a", "too late") == BUSY, "a lost lease is not entered"
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_block_on_a_busy_lock_raises_or_has_none(
+    operations: Operations[Lease], scripted_store: ScriptedStore, required: bool
+) -> None:
+    scripted_store.expect(("acquire", BUSY))
+    operation = operations.enter_hold("a", "mine", TTL, {}, required)
+    if required:
+        with pytest.raises(LockConflict):
+            run_sync(operation, scripted_store.perform)
+    else:
+        assert run_sync(operation, scripted_store.perform) is None
+
+
+def test_stop_asks_the_holders_and_returns_them(
     run: Run, operations: Operations[Lease], scripted_store: ScriptedStore
 ) -> None:
-    """A lock that moves between two pages is on both."""
-    one, two = LockInfo("one", 1, ()), LockInfo("two", 1, ())
-    scripted_store.expect(("list", LockPage([one], "0:5")), ("list", LockPage([one, two], "")))
-    assert run(operations.list_locks()) == [one, two]
-    assert [args[0] for args in scripted_store.args_of("list")] == ["0", "5"]
+    scripted_store.expect(("stop", (Holder(token="theirs"),)))
+    assert run(operations.stop("a", None)) == (Holder(token="theirs"),)
+    assert scripted_store.args_of("stop")[0][:2] == ("a", "")

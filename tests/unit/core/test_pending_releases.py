@@ -244,6 +244,17 @@ def test_release_that_no_call_can_be_made_of_is_dropped(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
+def test_job_of_a_server_leaves_the_releases_of_another(
+    job: Job, scripted_store: ScriptedStore, virtual_clock: VirtualClock
+) -> None:
+    """Its thread must not wait for a server that is not its own."""
+    other = ScriptedStore(address="another")
+    job.add("b").store = other
+    assert job.due == math.inf
+    job.run()
+    assert scripted_store.performed == other.performed == []
+
+
 def test_each_server_sends_its_own(
     still_renewer: StillRenewer, virtual_clock: VirtualClock
 ) -> None:

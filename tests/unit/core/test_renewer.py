@@ -8,12 +8,14 @@ import pytest
 
 from celery_locks.core import lease as lease_module
 from celery_locks.core.lease import Lease
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewal_job import ServerRenewals
 from celery_locks.core.renewer import Renewer
+from celery_locks.errors import LockUnavailable
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.types import LockSpec
-from tests.support.scripted_store import AnsweringStore
-from tests.support.still_renewer import StillRenewer
+from tests.support.scripted_store import AnsweringStore, ScriptedStore
+from tests.support.still_renewer import StillRenewer, StillThread
 from tests.support.virtual_clock import VirtualClock
 from tests.support.waiting import wait_until
 
@@ -44,6 +46,52 @@ def test_rescheduled_lease_is_due_by_its_new_ttl(
     still_renewer.reschedule(kept.token)
     assert still_renewer.first_due == pytest.approx(virtual_clock() + 1)
     still_renewer.reschedule("unknown")
+
+
+def test_thread_that_sleeps_is_woken_for_what_is_due_before_it_would_wake(
+    still_renewer: StillRenewer, answering_store: AnsweringStore, virtual_clock: VirtualClock
+) -> None:
+    """It may sleep for as long as nothing is due."""
+    kept, commands = lease(virtual_clock, ttl=30), LockCommands("p")
+    still_renewer.add(kept, answering_store, commands)
+    [thread] = still_renewer._threads.values()
+    assert isinstance(thread, StillThread)
+    assert thread.wakes == 1
+    thread._wakes_at = virtual_clock() + 10  # as it sleeps until the first renewal
+    still_renewer.add(lease(virtual_clock, "b", ttl=60), answering_store, commands)
+    assert thread.wakes == 1, "not for what is due later"
+    kept.change_ttl(3, virtual_clock())
+    still_renewer.reschedule(kept.token)
+    assert thread.wakes == 2
+    release = PendingRelease("c", "t", answering_store, commands, virtual_clock() + 5)
+    still_renewer.release_later(release)
+    assert thread.wakes == 3
+
+
+def test_end_of_the_process_waits_for_releases_that_are_not_sent(
+    still_renewer: StillRenewer,
+    scripted_store: ScriptedStore,
+    virtual_clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most for so many seconds: a server that is away must not keep a worker from exiting."""
+
+    def sleep(seconds: float) -> None:
+        virtual_clock.advance(0.125)
+        still_renewer.run_due()
+
+    monkeypatch.setattr("celery_locks.core.renewer.original", lambda *_: sleep)
+    scripted_store.expect(("release", LockUnavailable("away")), ("release", True))
+    began = virtual_clock()
+    release = PendingRelease("a", "t", scripted_store, LockCommands("p"), began + 5)
+    still_renewer.release_later(release)
+    still_renewer.wait_idle(1.0)
+    assert virtual_clock() - began == pytest.approx(0.375)
+    scripted_store.expect(*[("release", LockUnavailable("away"))] * 4)
+    still_renewer.release_later(release)
+    release.trouble = "not sent"
+    still_renewer.wait_idle(1.0)
+    assert virtual_clock() - began == pytest.approx(1.375)
 
 
 def test_fork_starts_empty(

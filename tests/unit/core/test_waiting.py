@@ -133,12 +133,13 @@ def test_patience_that_is_over_before_the_queue_releases_nothing(
 
 
 def test_hand_over_is_a_lease_for_the_claim_and_renewed_at_once(
-    acquire: Acquire, still_renewer: StillRenewer, virtual_clock: VirtualClock
+    acquire: Acquire, still_renewer: StillRenewer, virtual_clock: VirtualClock, slept: Any
 ) -> None:
     """No call confirms it: the renewal does, while it keeps it."""
-    lease = acquire(*JOIN, ("acquire", busy(ticket=10)), ("wait", 11))
+    asked_at = virtual_clock()
+    lease = acquire(*JOIN, ("acquire", busy(ticket=10)), ("wait", slept(0.1, 11)))
     assert lease.fence == 11
-    assert lease.deadline == pytest.approx(trusted_until(virtual_clock(), CLAIM))
+    assert lease.deadline == pytest.approx(trusted_until(asked_at, CLAIM))
     assert still_renewer.first_due == virtual_clock()
 
 

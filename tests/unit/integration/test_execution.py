@@ -12,7 +12,7 @@ from celery import Celery, Task, chain, chord
 from celery.backends.rpc import RPCBackend
 from celery.exceptions import Retry
 
-from celery_locks import Holder, LockedTask, Locks
+from celery_locks import Holder, LockedTask, Locks, current_lease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks
@@ -131,7 +131,7 @@ def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None
     execution = object.__new__(Execution)
     execution.options = SimpleNamespace(on_retry="keep", scope="running", ttl=3.0)  # type: ignore[assignment]
     execution.task = SimpleNamespace(app=Celery(set_as_current=False))
-    assert execution._seconds_until_retry(Retry(when=when())) == pytest.approx(13, abs=1)
+    assert execution._seconds_to_keep(Retry(when=when())) == pytest.approx(13, abs=1)
 
 
 def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
@@ -152,3 +152,18 @@ def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_toke
         locks.run(locks.operations.release(lease, (), 30.0, reservation_token("job")))
     wait_until(lambda: [h.token for h in locks.holders("a")] == [reservation_token("job")])
     locks.close()
+
+
+def test_end_of_a_task_releases_its_lock_also_if_the_body_entered_it_and_did_not_leave() -> None:
+    """A forgotten reentrant acquire must not keep the lock for as long as the worker lives."""
+    app = Celery(set_as_current=False, broker="memory://")
+
+    @app.task(base=LockedTask, shared=False, lock_key="a")
+    def enter_again() -> bool:
+        lease = locks.acquire("a", reentrant=True)
+        return lease is current_lease()
+
+    with in_memory_locks(app) as locks:
+        assert enter_again.apply().get() is True
+        assert locks.holders("a") == ()
+    app.close()
