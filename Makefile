@@ -58,7 +58,7 @@ on-oldest: $(VENV)/oldest
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/testing/test_in_memory.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease queue takeover clients) \
 		tests/unit/integration/test_execution_memory.py tests/acceptance/test_smoke.py \
-		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)
+		$(patsubst %,tests/acceptance/worker/test_%.py,in_memory_locks ways_to_lock) -k "not cluster and not sentinel" $(ARGS)
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)

@@ -375,11 +375,20 @@ def test_copy_of_a_replaced_message_is_marked_as_revoked(log: Log) -> None:
     assert log.names == ["pass reservation on", "mark as revoked", "emit already_done"]
 
 
+def test_result_that_is_there_is_not_overwritten(log: Log) -> None:
+    run = run_of(log)
+    run.task.state = "REVOKED"
+    with pytest.raises(Ignore):
+        run.on_done(Done(was_replaced=True))
+    assert "mark as revoked" not in log.names
+
+
 def test_copy_of_a_message_that_is_being_replaced_comes_back(log: Log, decide: Any) -> None:
     """If the other is never sent, this one runs."""
     decide("requeue")
     with pytest.raises(Ignore, match="as planned"):
         run_of(log).on_done(Done(is_being_replaced=True))
+    assert LockHeader.read(log[1][1]["headers"]).unseen is None, "it waits for no result"
     assert "publish" in log.names
 
 

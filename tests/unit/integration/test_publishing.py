@@ -128,6 +128,7 @@ def test_interrupted_send_whose_release_fails_is_released_later(
     with pytest.raises(type(error)):
         publisher.publish(("acquire", 5), ("release", reply_lost()))
     assert set(still_renewer.pending) == {publisher.token}
+    assert len(publisher.sent) == 1, "the error of the release is no reason to send again"
     publisher.store.expect(("release", True))
     still_renewer.run_due()
     assert not still_renewer.pending

@@ -297,6 +297,24 @@ def test_lookups_without_an_answer_do_not_count_for_the_dead(
     assert supervisor.tokens == frozenset()
 
 
+def test_lookups_before_the_death_do_not_count(
+    supervisor: ChildSupervisor,
+    entry: SupervisedTask,
+    children: Children,
+    scripted_store: ScriptedStore,
+    virtual_clock: VirtualClock,
+) -> None:
+    """It may have asked for its lock since."""
+    advance_to_lookup(virtual_clock, supervisor)
+    for _ in range(2):
+        scripted_store.expect(("locate", Located()))
+        supervisor.run()
+        virtual_clock.advance(TTL / 3)
+    scripted_store.expect(("locate", Located()))
+    children.die()
+    assert supervisor.tokens == {"t"}
+
+
 def test_waiter_that_died_leaves_the_queue(
     supervisor: ChildSupervisor,
     entry: SupervisedTask,

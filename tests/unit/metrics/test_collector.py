@@ -75,32 +75,29 @@ def test_app_tells_its_locked_tasks_before_they_run() -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("host", "status"), [("localhost", 200), ("127.0.0.1:9187", 200), ("evil.example", 403)]
-)
-def test_port_answers_to_this_machine_only(locks: Locks, host: str, status: int) -> None:
-    """A foreign page whose name was made to lead here must not read which tasks there are."""
-    server, thread = metrics.serve(locks, 0)
+def ask_port(locks: Locks, hosts: dict[str, int], *address: str) -> None:
+    """Serve the metrics, and expect these answers to these ``Host`` headers."""
+    server, thread = metrics.serve(locks, 0, *address)
     try:
-        answer = httpx.get(f"http://127.0.0.1:{server.server_port}/", headers={"Host": host})
-        assert answer.status_code == status
-        assert ("celery_locks_up" in answer.text) == (status == 200)
+        for host, status in hosts.items():
+            url = f"http://127.0.0.1:{server.server_port}/metrics"
+            answer = httpx.get(url, headers={"Host": host})
+            assert (host, answer.status_code) == (host, status)
+            assert ("celery_locks_up" in answer.text) == (status == 200)
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_port_answers_to_this_machine_only(locks: Locks) -> None:
+    """A foreign page whose name was made to lead here must not read which tasks there are."""
+    ask_port(locks, {"localhost": 200, "127.0.0.1:9187": 200, "evil.example": 403})
 
 
 def test_port_on_another_address_answers_to_any_name(locks: Locks) -> None:
     """A Prometheus elsewhere asks for the machine by its name."""
-    server, thread = metrics.serve(locks, 0, "0.0.0.0")
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        assert httpx.get(url, headers={"Host": "worker-7.example:9187"}).status_code == 200
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    ask_port(locks, {"worker-7.example:9187": 200}, "0.0.0.0")
 
 
 def test_exposition_without_server_says_so() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.contrib.testing.worker import start_worker
 from celery.result import AsyncResult, EagerResult
 
 from celery_locks import (
@@ -401,16 +400,3 @@ def test_assert_skipped_explains_a_conflict(app: Celery, locks: Locks) -> None:
 def test_assert_skipped_compares_the_lock() -> None:
     with pytest.raises(AssertionError, match="for lock 'a', not for 'b'"):
         assert_skipped({"skipped": True, "lock": "a", "holder": None}, lock="b")
-
-
-def test_in_memory_locks_reach_a_worker_in_this_process(app: Celery, locks: Locks) -> None:
-    """Celery's ``celery_worker`` fixture runs one in a thread, which must meet the same locks."""
-    app.conf.task_always_eager = False
-    app.conf.broker_transport_options = {"polling_interval": 0.01}
-    bill = task(app)
-    with start_worker(app, pool="solo", perform_ping_check=False):
-        assert bill.delay(1).get(timeout=10) == "invoice:1"
-        with hold_lock("invoice:1", app=app):
-            assert_skipped(bill.delay(1))
-        with locks_disabled():
-            assert bill.delay(1).get(timeout=10) == ""
