@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
-JOBS ?= 3
+JOBS ?= 5
 # How long `make soak` causes faults, and what its jobs and faults are drawn from.
 SECONDS ?= 60
 SEED ?= 1
@@ -40,7 +40,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.dev ## all tests, fast ones first
-	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
 
