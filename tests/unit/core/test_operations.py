@@ -493,3 +493,18 @@ def test_stop_asks_the_holders_and_returns_them(
     scripted_store.expect(("stop", (Holder(token="theirs"),)))
     assert run(operations.stop("a", None)) == (Holder(token="theirs"),)
     assert scripted_store.args_of("stop")[0][:2] == ("a", "")
+
+
+def test_entry_leaves_the_lease_its_own_callback(
+    operations: Operations[Lease], scripted_store: ScriptedStore, acquire: Callable[..., Lease]
+) -> None:
+    """Whoever holds it is told to stop, not whoever entered it last."""
+    lease = acquire(owner=current_owner())
+    lease.backend = object()  # type: ignore[assignment]
+    own = Conflict("a", (Holder(token="mine"),), 5.0, 1)
+    scripted_store.expect(("acquire", own))
+    operation = operations.acquire_by_name(
+        "a", "again", TTL, {"reentrant": True, "on_stop": lambda *_: None}
+    )
+    assert run_sync(operation, scripted_store.perform) is lease
+    assert lease.on_stop is None
