@@ -25,7 +25,7 @@ from sphinx.util.inspect import stringify_signature
 
 from celery_locks_site.markdown import code, from_docstring
 
-_OPTION = re.compile(r"(?:^|(?<=[.;] ))(?=``\w+``: )", re.MULTILINE)
+_OPTION = re.compile(r"(?:^|(?<=[.;] ))(?=``\w+``:\s)", re.MULTILINE)
 _CHOSEN = re.compile(r"(?P<name>\w+)(?:\[(?P<members>[\w,]+)\])?")
 
 

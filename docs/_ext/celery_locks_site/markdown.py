@@ -31,8 +31,8 @@ def text(plain: str) -> str:
 
 
 def from_docstring(doc: str | None) -> str:
-    """Turn a docstring into Markdown: its literals, and the `::` before indented code."""
-    plain = inspect.cleandoc(doc or "").replace("``", "`")
+    """Turn a docstring, as `inspect.getdoc` returns it, into Markdown: literals and `::`."""
+    plain = (doc or "").replace("``", "`")
     return re.sub(r":?(?<=\S):$|^::$", ":", plain, flags=re.MULTILINE).strip()
 
 
