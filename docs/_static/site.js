@@ -6,7 +6,9 @@ document.addEventListener("DOMContentLoaded", () => {
     table.classList.add("labelled");
     if (labels.length === 2) continue; // the second column needs no name
     for (const row of table.querySelectorAll("tbody tr")) {
-      [...row.cells].forEach((cell, index) => (cell.dataset.label = labels[index] ?? ""));
+      [...row.cells].forEach((cell, index) => {
+        if (cell.textContent.trim()) cell.dataset.label = labels[index] ?? "";
+      });
     }
   }
 });

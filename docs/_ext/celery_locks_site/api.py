@@ -56,13 +56,20 @@ class Member(NamedTuple):
 
 def targets(argument: str) -> Iterator[Target]:
     module, _, names = argument.partition(":")
-    for name in names.split() or import_module(module).__all__:
+    for name in names.split() or _ordered(import_module(module)):
         match = _CHOSEN.fullmatch(name)
         if match is None:
             raise ValueError(f"write NAME or NAME[member,member], not {name!r}")
         yield Target(
             module, match["name"], match["members"].split(",") if match["members"] else None
         )
+
+
+def _ordered(module: Any) -> list[str]:
+    """Return the public names: functions first, then classes, then values."""
+    values = {name: getattr(module, name) for name in module.__all__}
+    ranks = {name: (not callable(it), isinstance(it, type)) for name, it in values.items()}
+    return sorted(values, key=lambda name: (ranks[name], name))
 
 
 # Signatures
@@ -78,11 +85,8 @@ def signature_of(value: Any, *, is_method: bool = False) -> str:
         parameters = parameters[1:]
     returns = "" if isinstance(value, type) else _returned(value, signature)
     shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    text = (
-        stringify_signature(shown, unqualified_typehints=True)
-        .replace("~", "")
-        .replace("= Ellipsis", "= ...")
-    )
+    text = stringify_signature(shown, unqualified_typehints=True).replace("~", "")
+    text = re.sub(r" ?= ?(Ellipsis|<factory>)", " = ...", text)
     return text + (f" -> {returns}" if returns else "")
 
 
@@ -163,8 +167,14 @@ def _directive(target: Target) -> str:
     elif callable(value):
         kind, body = "function", [_documentation(value)]
     else:
-        return f".. py:data:: {target.path}\n   :value: {value!r}\n"
+        return f".. py:data:: {target.path}\n   :value: {_shown(value)}\n"
     return f".. py:{kind}:: {target.path}{signature_of(value)}\n\n" + indent("\n".join(body), "   ")
+
+
+def _shown(value: Any) -> str:
+    """Return the value as text; of a table of functions only the names."""
+    is_table = isinstance(value, dict) and any(map(callable, value.values()))
+    return repr(tuple(value) if is_table else value)
 
 
 def _member_directive(member: Member) -> str:
@@ -213,7 +223,7 @@ def _described(target: Target) -> Iterator[str]:
     value = target.value
     yield f"### {code(target.path + signature_of(value))}"
     if not callable(value):
-        yield f"Value: {code(repr(value))}"
+        yield f"Value: {code(_shown(value))}"
         return
     yield from_docstring(inspect.getdoc(value))
     if isinstance(value, type):

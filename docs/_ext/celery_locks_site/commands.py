@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from types import SimpleNamespace
 
 import click
@@ -62,5 +63,5 @@ def _about(context: click.Context) -> str:
     usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
     records = [param.get_help_record(context) for param in context.command.get_params(context)]
     rows = [[code(option), text(about)] for option, about in filter(None, records)]
-    doc = from_docstring(context.command.help).replace("\b", "")
+    doc = from_docstring(cleandoc(context.command.help or "")).replace("\b", "")
     return f"```text\n{usage}\n```\n\n{doc}\n\n{table(['option', 'meaning'], rows)}"
