@@ -19,7 +19,7 @@ extensions = [
 ]
 # A page belongs into a section; at the top there is only the front page.
 exclude_patterns = [
-    "_build",
+    "_*",
     *(page.name for page in _HERE.glob("*.md") if page.name != "index.md"),
 ]
 
