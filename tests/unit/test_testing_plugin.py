@@ -60,7 +60,7 @@ def test_plugin_offers_the_functions_of_testing(inner: pytest.Pytester) -> None:
 
 
 def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
-    """The example of docs/testing.md."""
+    """The example of docs/how-to/testing.md."""
     inner.makepyfile(
         APP
         + """
@@ -75,8 +75,8 @@ def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
 
 
 def test_documentation_shows_what_runs(inner: pytest.Pytester) -> None:
-    """The blocks of docs/testing.md, as they stand there."""
-    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    """The blocks of docs/how-to/testing.md, as they stand there."""
+    text = (Path(__file__).parents[2] / "docs/how-to/testing.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 3
     inner.makepyfile(shop=blocks[0])
