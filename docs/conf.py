@@ -1,0 +1,40 @@
+"""How Sphinx builds this site: `make docs`. It needs no network, and warnings are errors."""
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+sys.path.insert(0, str(_HERE / "_ext"))
+
+project = "celery-locks"
+copyright = "celery-locks contributors"
+version = release = installed_version("celery-locks")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_design",
+    "sphinx_copybutton",
+]
+# A page belongs into a section; at the top there is only the front page.
+exclude_patterns = [
+    "_build",
+    *(page.name for page in _HERE.glob("*.md") if page.name != "index.md"),
+]
+
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_block", "attrs_inline"]
+myst_heading_anchors = 4
+suppress_warnings: list[str] = []
+
+html_theme = "furo"
+html_title = "celery-locks"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+
+# `$ ` and `>>> ` are prompts: what is copied is what a reader has to type.
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
