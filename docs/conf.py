@@ -13,9 +13,9 @@ version = release = installed_version("celery-locks")
 
 extensions = [
     "myst_parser",
-    "sphinx.ext.autodoc",
     "sphinx_design",
     "sphinx_copybutton",
+    "celery_locks_site",
 ]
 # A page belongs into a section; at the top there is only the front page.
 exclude_patterns = [
@@ -25,7 +25,12 @@ exclude_patterns = [
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 4
-suppress_warnings: list[str] = []
+
+# The types in signatures: those of Python and of other libraries have no page here.
+nitpick_ignore_regex = [("py:class", ".*")]
+python_maximum_signature_line_length = 80
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = "celery-locks"
