@@ -1,7 +1,7 @@
 """How Sphinx builds this site: `make docs`. It needs no network, and warnings are errors."""
 
 import sys
-from importlib.metadata import version as installed_version
+from importlib.metadata import metadata
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -9,7 +9,7 @@ sys.path.insert(0, str(_HERE / "_ext"))
 
 project = "celery-locks"
 copyright = "celery-locks contributors"
-version = release = installed_version("celery-locks")
+version = release = metadata("celery-locks")["Version"]
 
 extensions = [
     "myst_parser",
@@ -32,10 +32,13 @@ python_maximum_signature_line_length = 80
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
+llms_about = metadata("celery-locks")["Summary"]
+
 html_theme = "furo"
 html_title = "celery-locks"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}

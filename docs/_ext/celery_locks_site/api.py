@@ -25,7 +25,7 @@ from sphinx.util.inspect import stringify_signature
 
 from celery_locks_site.markdown import code, from_docstring
 
-_OPTION = re.compile(r"(?:^|(?<=[.;] ))(?=``\w+``: )", re.MULTILINE)
+_OPTION = re.compile(r"(?:^|(?<=[.;] ))(?=``\w+``:\s)", re.MULTILINE)
 _CHOSEN = re.compile(r"(?P<name>\w+)(?:\[(?P<members>[\w,]+)\])?")
 
 
@@ -73,13 +73,32 @@ def signature_of(value: Any, *, is_method: bool = False) -> str:
     if not callable(value) or (isinstance(value, type) and _is_made_by_us(value)):
         return ""
     signature = inspect.signature(value)
-    parameters = list(signature.parameters.values())
+    parameters = list(_expanded(value, signature))
     if is_method and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     returns = "" if isinstance(value, type) else _returned(value, signature)
     shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    text = stringify_signature(shown, unqualified_typehints=True).replace("~", "")
+    text = (
+        stringify_signature(shown, unqualified_typehints=True)
+        .replace("~", "")
+        .replace("= Ellipsis", "= ...")
+    )
     return text + (f" -> {returns}" if returns else "")
+
+
+def _expanded(value: Any, signature: inspect.Signature) -> Iterator[inspect.Parameter]:
+    """Yield the parameters, and in place of `**options: Unpack[Options]` those of `Options`."""
+    for parameter in signature.parameters.values():
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if unpacked is None:
+            yield parameter
+            continue
+        names = vars(import_module(inspect.unwrap(value).__module__))
+        for name, hint in names[unpacked[1]].__annotations__.items():
+            shown = getattr(hint, "__forward_arg__", hint)
+            yield parameter.replace(
+                name=name, kind=parameter.KEYWORD_ONLY, default=..., annotation=shown
+            )
 
 
 def _is_made_by_us(cls: type) -> bool:
@@ -121,8 +140,9 @@ def members_of(target: Target) -> Iterator[Member]:
 
 
 def _public_names(cls: type) -> list[str]:
-    """Return what our own classes define, in the order of the source."""
-    ours = [base for base in cls.__mro__ if base.__module__.startswith("celery_locks")]
+    """Return what our own classes define, in the order of the source; an error shows its own."""
+    bases = [cls] if issubclass(cls, BaseException) else cls.__mro__
+    ours = [base for base in bases if base.__module__.startswith("celery_locks")]
     names = dict.fromkeys(name for base in reversed(ours) for name in vars(base))
     return [name for name in names if not name.startswith("_")]
 

@@ -55,7 +55,7 @@ def _summary(context: click.Context) -> str:
 
 
 def _section(context: click.Context) -> str:
-    return f"({_anchor(context)})=\n\n## {code('locks ' + _short(context))}\n\n{_about(context)}"
+    return f"## {code('locks ' + _short(context))}\n\n{_about(context)}"
 
 
 def _about(context: click.Context) -> str:

@@ -31,20 +31,23 @@ def find_details(modules: Iterable[ast.Module]) -> dict[str, set[str]]:
 
 def _emits(module: ast.Module) -> Iterator[tuple[list[str], set[str], bool]]:
     """Yield the kinds and fields of each call, and whether it calls `events.emit` itself."""
-    mappings = _mappings(module)
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and _name(node.func) in _EMIT and node.args:
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-            names: set[str] = set()
-            for keyword in node.keywords:
-                names |= {keyword.arg} if keyword.arg else _keys(keyword.value, mappings)
-            yield _constants(node.args[0]), names, _name(owner) == "events"
+    of_module = _mappings(module)
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        mappings = of_module | _mappings(function)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and _name(node.func) in _EMIT and node.args:
+                owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+                names: set[str] = set()
+                for keyword in node.keywords:
+                    names |= {keyword.arg} if keyword.arg else _keys(keyword.value, mappings)
+                yield _constants(node.args[0]), names, _name(owner) == "events"
 
 
-def _mappings(module: ast.Module) -> dict[str, ast.expr]:
-    """Return the variables and functions of a module whose value is a dictionary."""
+def _mappings(scope: ast.AST) -> dict[str, ast.expr]:
+    """Return the variables, and the functions, that may be a dictionary."""
     found: dict[str, ast.expr] = {}
-    for node in ast.walk(module):
+    for node in ast.walk(scope):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             found[_name(target)] = node.value

@@ -20,7 +20,7 @@ def page() -> str:
     details = details_by_kind()
     rows = [
         [
-            f"[]{{#{kind}}}{code(kind)}",
+            code(kind),
             _level(kind),
             _sentence(kind),
             codes(sorted(details[kind])) or "–",

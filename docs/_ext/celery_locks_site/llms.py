@@ -47,11 +47,19 @@ def plain(source: str, folder: Path) -> str:
                 lines += (folder / argument).read_text().splitlines()
             elif not name.startswith("{"):
                 lines.append(line)
+            elif title := _title(name, argument):
+                lines += [f"{fence['indent']}**{title}**", ""]
             continue
         elif kind != "dropped" and not _ONLY_ON_SITE.match(line):
-            lines.append(line)
+            lines += [line] if line.strip() or (lines and lines[-1].strip()) else []
         is_head = False
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+    return "\n".join(lines).strip() + "\n"
+
+
+def _title(name: str, argument: str) -> str:
+    """Return the title of a card, a tab or a note."""
+    is_note = name in ("{note}", "{tip}", "{important}", "{warning}", "{caution}", "{danger}")
+    return name.strip("{}").capitalize() if is_note else "" if name == "{grid}" else argument
 
 
 def _treatment(marks: str, name: str) -> str:

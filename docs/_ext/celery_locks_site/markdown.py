@@ -14,13 +14,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |"
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
 
 def code(value: object) -> str:
-    """Return the text as code, also in a cell of a table."""
-    text = str(value).replace("|", "\\|")
-    return f"`{text}`" if "`" not in text else f"`` {text} ``"
+    return f"`` {value} ``" if "`" in str(value) else f"`{value}`"
 
 
 def codes(values: Iterable[object]) -> str:
@@ -29,12 +27,12 @@ def codes(values: Iterable[object]) -> str:
 
 def text(plain: str) -> str:
     """Escape what is plain text and would mean something in Markdown."""
-    return re.sub(r"([\\*_<>\[\]|#])", r"\\\1", plain)
+    return re.sub(r"([\\*_<>\[\]#])", r"\\\1", plain)
 
 
 def from_docstring(doc: str | None) -> str:
-    """Turn a docstring into Markdown: its literals, and the `::` before indented code."""
-    plain = inspect.cleandoc(doc or "").replace("``", "`")
+    """Turn a docstring, as `inspect.getdoc` returns it, into Markdown: literals and `::`."""
+    plain = (doc or "").replace("``", "`")
     return re.sub(r":?(?<=\S):$|^::$", ":", plain, flags=re.MULTILINE).strip()
 
 
@@ -50,5 +48,8 @@ def described(doc: str | None, names: Iterable[str]) -> dict[str, str]:
 
 
 def _sentence(part: str) -> str:
-    words = part.strip().replace("``", "`")
+    """Return the description as a sentence of Markdown, with the values in it as code."""
+    literals = part.strip().split("``")
+    literals[::2] = [re.sub(r'"[\w+]+"', r"`\g<0>`", plain) for plain in literals[::2]]
+    words = "`".join(literals)
     return words[:1].upper() + words[1:]

@@ -60,11 +60,11 @@ def default_of(option: str) -> str:
         return "task and arguments (`single_instance`), task id (`LockedTask`)"
     if option == "on_conflict":
         at_publish = next(it.default for it in fields(LockOptions) if it.name == "on_publish")
-        return f"{_written(options.DEFAULTS[option])} at run, {_written(at_publish)} at publish"
-    return _written(options.DEFAULTS[option])
+        return f"{written(options.DEFAULTS[option])} at run, {written(at_publish)} at publish"
+    return written(options.DEFAULTS[option])
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     if isinstance(value, str):
         return code(f'"{value}"')
     return code(f"{value:g}" if isinstance(value, float) else value)
@@ -76,8 +76,17 @@ def page() -> str:
 
 
 def _section(option: str) -> str:
-    about = table(
-        ["default", "values", "on a task class or `@app.task`", "for all tasks of an app"],
-        [[default_of(option), values_of(option), code(f"lock_{option}"), code(PREFIX + option)]],
-    )
-    return f"({option})=\n\n## {code(option)}\n\n{meanings()[option]}\n\n{about}\n"
+    places = [
+        f"@single_instance({option}=…)",
+        f"@app.task(lock_{option}=…)",
+        f'apply_async(lock={{"{option}": …}})',
+        f"app.conf.{PREFIX}{option}",
+    ]
+    lines = [
+        f"## {code(option)}\n",
+        f"{meanings()[option]}\n",
+        f"- default: {default_of(option)}",
+        f"- values: {values_of(option)}",
+        f"- written as: {codes(places)}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from celery_locks import options
 from celery_locks.settings import PREFIX, Settings
 from celery_locks_site.markdown import code, described, table
-from celery_locks_site.options import default_of
+from celery_locks_site.options import default_of, written
 
 
 def own_names() -> list[str]:
@@ -41,5 +41,5 @@ def page() -> str:
 
 def _default(setting: Field[object]) -> str:
     if setting.default is not MISSING:
-        return "see the meaning" if setting.default is None else code(repr(setting.default))
+        return "–" if setting.default is None else written(setting.default)
     return "the broker" if setting.name == "url" else code("{}")
