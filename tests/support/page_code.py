@@ -179,7 +179,7 @@ class Bench:
         finally:
             child.kill()
 
-    def send(self, task: str, key: str, queue: str = "celery") -> AsyncResult:
+    def send(self, task: str, key: str | int, queue: str = "celery") -> AsyncResult:
         return self.app.send_task(f"{self.module}.{task}", (key,), queue=queue)
 
     def _journal(self, what: str) -> list[Run]:
