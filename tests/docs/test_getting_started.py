@@ -42,6 +42,7 @@ def test_decision_table_covers_the_problems() -> None:
 def test_line_of_the_decision_table_is_accepted(line: str) -> None:
     """An option that is misspelt, or has no effect beside the others, is refused."""
     app = Celery("shop", broker="redis://localhost:6379/0", set_as_current=False)
+    line = line.replace("` `", " ")  # a long one is written in two parts
     if line.startswith("…, "):
         line = f"""@single_instance(key="invoice:{{id}}", {line.removeprefix("…, ")})"""
     decorate = eval(line.removeprefix("@"), {"single_instance": single_instance})
