@@ -15,6 +15,8 @@ import pytest
 from celery.result import AsyncResult
 
 from celery_locks import LockUsageError
+from celery_locks.integration.headers import HEADER, LockHeader
+from celery_locks.validation import QUEUED
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
 from tests.support.leftovers import of_locks
 from tests.support.two_releases import (
@@ -154,13 +156,15 @@ def test_message_of_this_release_runs_in_a_worker_of_the_next(world: World, key:
 
 def test_message_of_the_previous_release_runs_with_its_reservation(world: World, key: str) -> None:
     """Messages in the queue are older than the workers that come up after the upgrade."""
-    world.workers("current")
-    first = world.send("previous", "parked", "sent", key, "value", lock={"ttl": 7})
-    again = world.publisher("current").send("sent", key, "other", queue="parked")
+    [worker] = world.workers("current")
+    first = world.send("previous", "parked", "one_more", key, lock={"ttl": 7})
+    again = world.publisher("current").send("one_more", key, queue="parked")
     assert (again["id"], again["deduplicated"]) == (first.id, True)
     world.read("parked", "current")
-    assert first.get(timeout=PATIENCE) == "value"
+    assert first.get(timeout=PATIENCE) == 0
     assert world.releases_of(first.id) == ["current"]
+    world.rig.wait_free(key + QUEUED)
+    assert "queued is" not in worker.log(), "the reservation was not understood"
 
 
 # One lock between two releases.
@@ -260,6 +264,16 @@ def test_requeued_message_runs_in_the_other_release(
     sent.get(timeout=PATIENCE)
     assert [entry["ttl"] for entry in world.rig.starts(sent.id)] == [7]
     world.read(queue)
+
+
+def test_requeued_message_has_nothing_that_this_release_does_not_know() -> None:
+    """Of a field that only newer releases know, nothing is promised once an older one had it."""
+    raw = {"version": 1, "options": {"ttl": 7, NEW_OPTION: "strict"}, NEW_FIELD: "t-1"}
+    written = LockHeader.read({HEADER: raw}).requeued(1.0).write({HEADER: raw, "other": 1})
+    assert written == {
+        "other": 1,
+        HEADER: {"version": 1, "options": {"ttl": 7}, "since": 1.0, "times": 1},
+    }
 
 
 # A reservation.
