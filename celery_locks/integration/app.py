@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery_locks import settings
+from celery_locks.clock import now
 from celery_locks.core.locks import Locks
+from celery_locks.core.pending_releases import PendingRelease
+from celery_locks.core.renewer import renewer
 from celery_locks.settings import Settings
 from celery_locks.store.calls import Store
 
@@ -29,6 +32,15 @@ class AppLocks(Locks):
     def background_store(self) -> Store:
         """The store for calls that run in the background thread."""
         return self._store.store_for_thread()
+
+    def release_later(
+        self, name: str, token: str, retry_for: float, history_note: str | None = None
+    ) -> None:
+        """Have the background thread release this token; it tries for so many seconds."""
+        store, give_up_at = self.background_store, now() + retry_for
+        renewer.release_later(
+            PendingRelease(name, token, store, self.commands, give_up_at, history_note=history_note)
+        )
 
 
 def locks_of(app: Any) -> AppLocks:

@@ -18,7 +18,6 @@ from celery_locks.clock import now
 from celery_locks.core.idempotency import Once
 from celery_locks.core.lease import Lease
 from celery_locks.core.owners import current_owner
-from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
@@ -117,10 +116,8 @@ class Execution:
 
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
-        locks, give_up_at = self.locks, now() + self.options.ttl
-        renewer.release_later(
-            PendingRelease(name, self.token, locks.background_store, locks.commands, give_up_at)
-        )
+        self._owner.leases.pop(self.token, None)
+        self.locks.release_later(name, self.token, self.options.ttl)
 
     def find_holding(self, name: str) -> Execution | None:
         """Return the execution that holds this lock: this one or an outer one."""

@@ -23,9 +23,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from celery_locks.clock import now
-from celery_locks.core.pending_releases import PendingRelease
-from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
@@ -69,17 +66,12 @@ class Reservation:
     def release(self, retry_for: float = RETRY_FOR) -> None:
         """Release it, once: the message will not run and not come back."""
         if self.is_owned:
-            self._release_later(now() + retry_for)
+            self._release_later(retry_for)
             # Not before: if an exception interrupts it, the next call releases again.
             self.is_owned = False
 
-    def _release_later(self, give_up_at: float) -> None:
-        locks = locks_of(self._app)
-        renewer.release_later(
-            PendingRelease(
-                self.name, self.token, locks.background_store, locks.commands, give_up_at
-            )
-        )
+    def _release_later(self, retry_for: float) -> None:
+        locks_of(self._app).release_later(self.name, self.token, retry_for)
 
     def pass_on(self) -> None:
         """Leave it to the run, the next attempt or the requeued message, which releases it."""
@@ -115,7 +107,7 @@ class _UnknownReservation(Reservation):
 
     __slots__ = ()
 
-    def _release_later(self, give_up_at: float) -> None:
+    def _release_later(self, retry_for: float) -> None:
         revoked.add([self.token], self._app)  # the store finds it by the task's id
 
 

@@ -28,7 +28,6 @@ from typing import Any
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.forking import run_after_fork
@@ -263,17 +262,7 @@ class ChildSupervisor:
     def _release(self, entry: SupervisedTask, name: str) -> None:
         about: dict[str, Any] = {"task": entry.task, "task_id": entry.task_id}
         events.emit("freed", name, entry.token, pid=entry.pid, **about)
-        locks, give_up_at = entry.locks, now() + entry.ttl
-        renewer.release_later(
-            PendingRelease(
-                name,
-                entry.token,
-                locks.background_store,
-                locks.commands,
-                give_up_at,
-                history_note=f"process {entry.pid} died",
-            )
-        )
+        entry.locks.release_later(name, entry.token, entry.ttl, f"process {entry.pid} died")
 
     def _notify_child(self, entry: SupervisedTask) -> None:
         """Signal the child that its lease ended: it checks, and raises or marks a loss."""

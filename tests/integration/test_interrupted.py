@@ -166,6 +166,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(
 
     locks = locks_of(app)
     mail.apply([0])
+    before = set(current_owner().leases)
     for line in range(1, 2000):
         name, result = lock_name_of(mail, line), None
         place = name + QUEUED if options.get("lock_scope") == "queued" else name
@@ -187,6 +188,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(
             what=strike.where,
         )
         assert not main_thread._running, strike.where
+        assert current_owner().leases.keys() <= before, strike.where
         if not strike.where:
             break
     assert line > 100
