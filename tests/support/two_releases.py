@@ -62,11 +62,13 @@ VERSION = {VERSION + 1}
 
 _NEXT_TYPES = f"""
 
+import json as _json
+
 _about_before = Holder.about
 
 
 def _say_more(self):
-    return json.dumps({{**json.loads(_about_before(self)), {NEW_RECORD_FIELD!r}: "eu"}})
+    return _json.dumps({{**_json.loads(_about_before(self)), {NEW_RECORD_FIELD!r}: "eu"}})
 
 
 Holder.about = _say_more
