@@ -139,8 +139,9 @@ class Operations(ReleaseOperations[L]):
         """
         if not isinstance(answer, int):
             return self._on_conflict(request, answer) if isinstance(answer, Conflict) else answer
-        spec, holder, token, _, on_lost, owner, _, lease_class, renewed_elsewhere, _, _ = request
-        lease = (lease_class or self._lease_class)(spec, token, answer, sent_at, on_lost, valid_for)
+        spec, token, holder, owner = request.spec, request.token, request.holder, request.owner
+        lease_class = request.lease_class or self._lease_class
+        lease = lease_class(spec, token, answer, sent_at, request.on_lost, valid_for)
         lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
         if owner:
             lease.owner = owner
@@ -149,7 +150,7 @@ class Operations(ReleaseOperations[L]):
         if moment >= lease.deadline:
             # The machine may have slept since the call: a grant that has lapsed is not used.
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
-        if not renewed_elsewhere:
+        if not request.renewed_elsewhere:
             # A claim lasts only a moment: renew it at once, while a slow network has time for that.
             renewer.add(lease, self._background_store, self.commands, moment if valid_for else None)
         if events.is_wanted("acquired"):

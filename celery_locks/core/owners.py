@@ -30,7 +30,7 @@ _numbers = itertools.count()
 class Owner:
     """A thread, greenlet or asyncio task, and the leases that it has until its blocks end."""
 
-    __slots__ = ("_holder", "context", "id", "leases", "outer", "process")
+    __slots__ = ("context", "id", "leases", "outer", "process", "process_holder")
 
     def __init__(self, context: Any, outer: Owner | None = None) -> None:
         """Make an owner; ``outer`` is the thread that runs the event loop of an asyncio task."""
@@ -46,11 +46,7 @@ class Owner:
         Called when a release is pending: until it is sent, the store shows a hold that nobody has.
         """
         self.id = f"{_process}.{next(_numbers)}"
-        self._holder = this_process()._replace(owner=self.id)
-
-    def process_holder(self) -> Holder:
-        """Return the holder for this owner outside of any task."""
-        return self._holder
+        self.process_holder = this_process()._replace(owner=self.id)  # outside of any task
 
 
 def _forget_parent() -> None:
@@ -135,4 +131,4 @@ def current_holder(owner: Owner | None) -> Holder:
     task = _task_lookup()
     if task is not None:
         return task._replace(owner=owner.id) if owner else task
-    return owner.process_holder() if owner else this_process()
+    return owner.process_holder if owner else this_process()

@@ -49,7 +49,7 @@ class PendingRelease:
         self.due = now() + self.pause
         self.pause *= 2
 
-    def call(self, budget: float) -> Call:
+    def make_call(self, budget: float) -> Call:
         """Return the command to send now."""
         return self.commands.release(
             self.name,
@@ -125,7 +125,7 @@ class PendingReleases(dict[str, PendingRelease]):
     def _send_release(self, pending: PendingRelease, budget: float) -> bool:
         """Send one release; return False if it is to be tried again."""
         try:
-            call = pending.call(budget)
+            call = pending.make_call(budget)
         except Exception:  # noqa: BLE001
             self._drop(pending)
             return True

@@ -147,13 +147,12 @@ class Execution:
             self.holder,
             self.token,
             now(),
-            self._interrupter.on_lost,
-            self._owner,
-            False,
-            RemotelyRenewedLease if supervised_token else Lease,
-            bool(supervised_token),
-            self._extras(name) if has_extras else None,
-            self.options.on_conflict,
+            on_lost=self._interrupter.on_lost,
+            owner=self._owner,
+            lease_class=RemotelyRenewedLease if supervised_token else Lease,
+            renewed_elsewhere=bool(supervised_token),
+            extras=self._extras(name) if has_extras else None,
+            policy=self.options.on_conflict,
         )
         return self.locks.run(self.locks.operations.acquire(request))
 

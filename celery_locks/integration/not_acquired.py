@@ -98,11 +98,11 @@ class NotAcquired:
             if state not in READY_STATES and answer.was_replaced:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
             elif state not in READY_STATES:
-                self._await_result()
+                self._requeue_until_result()
         self._emit("already_done", why="has run already: this copy is dropped")
         raise Ignore("a copy of this message has run")
 
-    def _await_result(self) -> None:
+    def _requeue_until_result(self) -> None:
         """Requeue: the run that ended is about to store its result, or died before it could.
 
         After a ttl without a result it counts as dead, as everywhere: then this copy runs.
@@ -162,19 +162,19 @@ class NotAcquired:
     def _requeue(self, decision: Decision) -> None:
         """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
         headers = self.header.requeued(time.time()).write(self.request.headers)
-        again = self.task.signature_from_request(
+        message = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
-        self._publish(again)
+        self._publish(message)
         self.reservation.pass_on()
         self._emit("requeued", pause=decision.pause, why=decision.why)
         raise Ignore(decision.why)
 
-    def _publish(self, again: Any) -> None:
+    def _publish(self, message: Any) -> None:
         """Publish until it succeeds: an acknowledged message exists nowhere else."""
         while True:
             try:
-                again.apply_async()
+                message.apply_async()
             except OperationalError as error:
                 logger.warning(
                     "task %s[%s] cannot be requeued now and is tried again: %s (lock %r)",
