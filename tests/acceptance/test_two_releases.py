@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
-from celery_locks import LockUsageError
+from celery_locks import Holder, LockUsageError
 from celery_locks.integration.headers import HEADER, LockHeader
 from celery_locks.validation import QUEUED
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
@@ -170,40 +170,47 @@ def test_message_of_the_previous_release_runs_with_its_reservation(world: World,
 # One lock between two releases.
 
 
-def run_contenders(world: World, key: str, *names: str) -> dict[str, int]:
-    """Run tasks of these releases under one name; return the runs of each release."""
-    world.workers(*names)
-    lock = {"on_conflict": "wait", "wait": 60}
-    sent = [
-        world.send(publisher, queue, "contend", key, lock=lock)
-        for _ in range(8)
-        for publisher, queue in itertools.product(names, names)
-    ]
-    for result in sent:
-        result.get(timeout=PATIENCE)
-    ran = [release for result in sent for release in world.releases_of(result.id)]
-    return {name: ran.count(name) for name in names}
-
-
 def overlaps(world: World, key: str) -> int:
     return int(world.rig.redis.get(f"overlaps:{key}") or 0)
 
 
 def test_lock_excludes_the_other_release(world: World, key: str) -> None:
-    """Both wait for each other and hand the lock over; the fences grow from start to start."""
-    assert run_contenders(world, key, "current", "next") == {"current": 16, "next": 16}
-    assert overlaps(world, key) == 0
+    """Both wait in one queue and hand the lock over; the fences grow from start to start."""
+    names = ["current", "next"]
+    world.workers(*names)
+    lock = {"on_conflict": "wait", "wait": 60}
+    with world.rig.locks.hold(key):
+        sent = [
+            world.send(publisher, queue, "contend", key, lock=lock)
+            for _ in range(8)
+            for publisher, queue in itertools.product(names, names)
+        ]
+        wait_until(lambda: len(waiters(world, key)) == 4, PATIENCE, what="all slots to wait")
+        assert {waiter.worker for waiter in waiters(world, key)} == {"current@test", "next@test"}
+    for result in sent:
+        result.get(timeout=PATIENCE)
     starts = [entry for entry in world.rig.starts() if entry["lock"] == key]
+    ran = [entry["release"] for entry in starts]
+    assert (ran.count("current"), ran.count("next")) == (16, 16)
+    assert overlaps(world, key) == 0
     fences = [entry["fence"] for entry in starts]
     assert fences == sorted(set(fences))
-    order = [entry["release"] for entry in starts]
-    assert sum(a != b for a, b in itertools.pairwise(order)) > 1, "one waited for all of the other"
 
 
-def test_overlaps_are_found_where_releases_share_no_lock(world: World, key: str) -> None:
-    """The negative control: the same tasks with a release that changed its redis keys."""
-    run_contenders(world, key, "current", "moved")
-    assert overlaps(world, key) > 0
+def waiters(world: World, key: str) -> tuple[Holder, ...]:
+    info = world.rig.locks.info(key)
+    return info.waiters if info else ()
+
+
+def test_overlap_is_found_where_releases_share_no_lock(world: World, key: str) -> None:
+    """The negative control: the same task in a release that has changed its redis keys."""
+    world.workers("current", "moved")
+    inside = world.send("current", "current", "contend", key, key)
+    world.rig.wait_started(inside)
+    world.send("current", "moved", "contend", key).get(timeout=PATIENCE)
+    world.rig.open(key)
+    inside.get(timeout=PATIENCE)
+    assert overlaps(world, key) == 1
 
 
 def test_holder_of_the_next_release_is_known_to_this_one(world: World, key: str) -> None:

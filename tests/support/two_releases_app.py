@@ -6,20 +6,21 @@ import time
 from typing import Any
 
 from celery_locks import LockedTask
-from tests.support.celery_app import app, client_of, noted
+from tests.support.celery_app import app, client_of, noted, pass_gate
 from tests.support.keys import key_alone
 
 _locked: dict[str, Any] = {"base": LockedTask, "bind": True, "shared": False, "lock_key": key_alone}
 
 
 @app.task(name="contend", **_locked)
-def contend(self: Any, key: str, lasts: float = 0.02) -> None:
+def contend(self: Any, key: str, gate: str | None = None) -> None:
     """Count the runs that find another one inside."""
     client = client_of(app.conf.journal_url)
     if client.incr(f"inside:{key}") > 1:
         client.incr(f"overlaps:{key}")
     with noted(app, self, ttl=self.lock.ttl):
-        time.sleep(lasts)
+        time.sleep(0.02)
+        pass_gate(app, gate)
     client.decr(f"inside:{key}")
 
 
