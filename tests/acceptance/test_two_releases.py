@@ -31,6 +31,7 @@ from tests.support.worker import Worker
 
 _numbers = itertools.count()
 BOTH_WAYS = pytest.mark.parametrize(("ours", "theirs"), [("current", "next"), ("next", "current")])
+TRANSPORT = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 UPDATE = "update the workers before the publishers"
 
 
@@ -327,12 +328,7 @@ def test_lock_of_a_killed_worker_is_taken_over_by_the_other_release(
     releases: Releases, ours: str, theirs: str, key: str
 ) -> None:
     """Of kill -9 for the whole machine: who waits gets the lock, and the message runs again."""
-    transport = {
-        "visibility_timeout": 4,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-    }
-    with fresh_rig(broker_transport_options=transport) as rig:
+    with fresh_rig(broker_transport_options={**TRANSPORT, "visibility_timeout": 4}) as rig:
         world = World(rig, releases)
         try:
             [killed, _] = world.workers(ours, theirs)
@@ -352,6 +348,39 @@ def test_lock_of_a_killed_worker_is_taken_over_by_the_other_release(
             world.wait_nothing_left()
         finally:
             world.close()
+
+
+@BOTH_WAYS
+def test_copy_in_the_other_release_is_dropped(
+    releases: Releases, ours: str, theirs: str, key: str
+) -> None:
+    """The broker delivers a message again: the mark of the run that ended is the same for both."""
+    conf = {"broker_transport_options": {**TRANSPORT, "visibility_timeout": 2}}
+    with fresh_rig(**conf, locks_keep_invisible=False) as rig:
+        world = World(rig, releases)
+        try:
+            world.workers(ours, theirs)
+            sent = world.send(ours, ours, "late", key, key)
+            rig.wait_started(sent)
+            world.read(ours, theirs)
+            world.wait_requeued(key, theirs)
+            rig.open(key)
+            assert sent.get(timeout=PATIENCE) == key
+            dropped = f"{sent.id}] has run already: this copy is dropped"
+            logs = world.workers(ours, theirs)
+            wait_until(
+                lambda: any(dropped in worker.log() for worker in logs) and is_drained(rig, ours),
+                PATIENCE,
+                what="the copies to be dropped",
+            )
+            assert world.releases_of(sent.id) == [ours]
+            world.wait_nothing_left()
+        finally:
+            world.close()
+
+
+def is_drained(rig: Rig, queue: str) -> bool:
+    return rig.redis.llen(queue) + rig.redis.hlen("unacked") == 0
 
 
 # A message that is not understood.
