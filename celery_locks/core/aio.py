@@ -20,7 +20,6 @@ from celery_locks.core.requests import (
     new_token,
     shows_acquire_options,
 )
-from celery_locks.errors import LockConflict
 from celery_locks.store.calls import AsyncStore, Operation, run_async
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
@@ -114,14 +113,7 @@ class AsyncLocks:
         another limit.
         """
         token = new_token()
-        lease = await self.run(
-            self.operations.acquire_by_name(name, token, self.ttl, options, for_hold=True)
-        )
-        if isinstance(lease, Conflict):
-            if required:
-                raise LockConflict(lease)
-            yield None
-            return
+        lease = await self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
         failed = True
         try:
             yield lease

@@ -17,7 +17,6 @@ from celery_locks.core.requests import (
     new_token,
     shows_acquire_options,
 )
-from celery_locks.errors import LockConflict
 from celery_locks.store.calls import Call, Operation, Store, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
@@ -142,14 +141,7 @@ class Locks:
         """
         token = new_token()
         try:
-            lease = self.run(
-                self.operations.acquire_by_name(name, token, self.ttl, options, for_hold=True)
-            )
-            if isinstance(lease, Conflict):
-                if required:
-                    raise LockConflict(lease)
-                yield None
-                return
+            lease = self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
             failed = True
             try:
                 yield lease

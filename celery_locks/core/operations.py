@@ -20,6 +20,7 @@ from celery_locks.core.requests import AcquireOptions, AcquireRequest, L, new_to
 from celery_locks.core.waiting import own_lease, wait_in_queue
 from celery_locks.errors import (
     ForeignData,
+    LockConflict,
     LockDeadlock,
     LockUnavailable,
     LockUsageError,
@@ -101,6 +102,17 @@ class Operations(ReleaseOperations[L]):
         if not isinstance(answer, Conflict) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
+
+    def enter_hold(
+        self, name: str, token: str, default_ttl: float, options: AcquireOptions, required: bool
+    ) -> Operation[L | None]:
+        """Acquire for a ``hold`` block; if others hold it, raise, or return None."""
+        answer = yield from self.acquire_by_name(name, token, default_ttl, options, for_hold=True)
+        if not isinstance(answer, Conflict):
+            return answer
+        if required:
+            raise LockConflict(answer)
+        return None
 
     def _is_enterable(self, lease: BaseLease) -> TypeGuard[L]:
         is_valid = lease.state in (State.HELD, State.SUSPENDED) and not lease.is_foreign()

@@ -104,8 +104,10 @@ class ReleaseOperations(Generic[L]):
             )
         )
 
-    def exit_hold(self, lease: L, failed: bool, entry: str) -> Operation[None]:
+    def exit_hold(self, lease: L | None, failed: bool, entry: str) -> Operation[None]:
         """End a ``hold`` block: raise a loss unless the block itself raises."""
+        if lease is None:
+            return
         lost = lease.state is State.LOST
         # If the server cannot be reached, the renewer tries again and has logged it.
         with suppress(LockUnavailable):
