@@ -397,9 +397,10 @@ def test_message_of_an_incompatible_release_fails_with_advice(
         sent.get(timeout=PATIENCE)
     assert sent.state == "FAILURE"
     assert not world.releases_of(sent.id), "a task whose lock is not understood has run"
-    lines = [line for line in reader.log().splitlines() if UPDATE in line]
-    assert lines
-    assert f"Task sent[{sent.id}] raised unexpected" in reader.log()
+    error = f"Task sent[{sent.id}] raised unexpected: LockUsageError"
+    wait_until(lambda: error in reader.log(), PATIENCE, what="the error in the log")
+    [line] = [line for line in reader.log().splitlines() if error in line]
+    assert UPDATE in line
     world.rig.wait_free(key)
     assert world.publisher(publisher).pending("sent", key) is None
 
