@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
-JOBS ?= 3
+JOBS ?= 5
 # How long `make soak` causes faults, and what its jobs and faults are drawn from.
 SECONDS ?= 60
 SEED ?= 1
@@ -28,8 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check bench format \
-	clean
+.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check docs \
+	docs-serve bench format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -40,9 +40,9 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.dev ## all tests, fast ones first
-	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/acceptance tests/browser tests/integration tests/contract $(ARGS)
+		tests/docs tests/acceptance tests/browser tests/integration tests/contract $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -72,6 +72,15 @@ check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/mypy celery_locks
 	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
 
+# Always from nothing: the reference is made from the code, and an old page must not survive.
+docs: $(VENV)/.dev ## build the documentation into docs/_build/html; a warning is an error
+	@rm -rf docs/_build
+	@$(BIN)/python -m sphinx -W --keep-going -n -q -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html is ready"
+
+docs-serve: docs ## build the documentation and serve it on http://localhost:8000
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
 bench: $(VENV)/.bench ## measure against the floor and the peers
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -80,7 +89,7 @@ format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) .venv-* .repeat build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-* .repeat build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

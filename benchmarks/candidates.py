@@ -95,7 +95,7 @@ TASKS = {body.__name__: _task(body) for body in (noop, hold)}
 
 def tasks_done(count: int) -> float:
     """Return the seconds from the first of ``count`` publishes until every result is stored."""
-    call, mark = TASKS["noop"].delay, os.urandom(4).hex()
+    call, mark = TASKS["noop"].delay, f"k{os.urandom(4).hex()}"
     began = time.perf_counter()
     results = [call(f"{mark}-{number}") for number in range(count)]
     keys = [f"celery-task-meta-{result.id}" for result in results]
@@ -114,7 +114,7 @@ def recovered(cause: str, cap: float) -> float | None:
 
     None if no run started within ``cap``, though the caller published again and again.
     """
-    key = os.urandom(4).hex()
+    key = f"k{os.urandom(4).hex()}"
     limit = {"time_limit": 1} if cause == "hard time limit" else {}
     result = TASKS["hold"].apply_async((key,), **limit)
     pid, started = _started(key, 10.0)
