@@ -1,4 +1,4 @@
-"""The page docs/how-it-works.md names functions that exist, and its diagrams are up to date."""
+"""The page how-it-works.md names functions that exist, and its diagrams are up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/how-it-works.md"
+PAGE = next((ROOT / "docs").rglob("how-it-works.md"))  # in any section
 DIAGRAMS = ROOT / "docs/diagrams"
 SCRIPTS = ROOT / "celery_locks/store/scripts"
 SOURCES = sorted(DIAGRAMS.glob("*.txt"))
@@ -36,7 +36,10 @@ draw = load_draw()
 def sections() -> dict[str, str]:
     """The text of each walk, by the name of its diagram."""
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
-    shown = {part: re.findall(r"!\[.{20,}\]\(diagrams/([a-z-]+)\.svg\)", part) for part in parts}
+    shown = {
+        part: re.findall(r"!\[.{20,}\]\((?:\.\./)*diagrams/([a-z-]+)\.svg\)", part)
+        for part in parts
+    }
     return {names[0]: part for part, names in shown.items() if names}
 
 
