@@ -28,8 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check bench format \
-	clean
+.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check docs \
+	docs-serve bench format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -42,7 +42,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
+		tests/docs tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -58,7 +58,8 @@ on-oldest: $(VENV)/oldest
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/testing/test_in_memory.py \
 		$(patsubst %,tests/contract/test_%.py,acquire lease queue takeover clients) \
 		tests/unit/integration/test_execution_memory.py tests/acceptance/test_smoke.py \
-		$(patsubst %,tests/acceptance/worker/test_%.py,in_memory_locks ways_to_lock) -k "not cluster and not sentinel" $(ARGS)
+		$(patsubst %,tests/acceptance/worker/test_%.py,in_memory_locks ways_to_lock) \
+		-k "not cluster and not sentinel" $(ARGS)
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
@@ -72,6 +73,15 @@ check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/mypy celery_locks
 	$(BIN)/python -m pytest -q tests/unit/package/test_architecture.py
 
+# Always from nothing: the reference is made from the code, and an old page must not survive.
+docs: $(VENV)/.dev ## build the documentation into docs/_build/html; a warning is an error
+	@rm -rf docs/_build
+	@$(BIN)/python -m sphinx -W --keep-going -n -q -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html is ready"
+
+docs-serve: docs ## build the documentation and serve it on http://localhost:8000
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
 bench: $(VENV)/.bench ## measure against the floor and the peers
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -80,7 +90,7 @@ format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) .venv-* .repeat build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-* .repeat build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

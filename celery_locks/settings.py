@@ -30,7 +30,20 @@ _OWN = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The lock settings of an app; ``task`` has the default options of every task."""
+    """The lock settings of an app; ``task`` has the default options of every task.
+
+    ``url``: the lock server; by default the broker if it is a Redis, else the result backend.
+    ``url_options``: options of the connection to ``url``, as redis-py names them; for a Sentinel
+    ``master_name`` and ``sentinel_kwargs``. ``prefix``: begins every redis key. ``shards``: hash
+    slots over which the locks are spread; by default 16 on a Cluster, else 1. Processes that share
+    locks need the same prefix and shards.
+
+    ``keep_invisible``: while a task with ``acks_late`` runs, keep its message invisible on a Redis
+    broker, so that ``visibility_timeout`` need not be longer than the task. ``done_ttl``: seconds
+    for which the end of a run is remembered, so that a copy of its message is dropped.
+    ``events``: workers with ``-E`` send Celery events about locks. ``show_arguments``: the page
+    and the REST API show the arguments of running tasks.
+    """
 
     url: str = field(repr=False)  # it contains the password
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -57,6 +57,11 @@ class Child:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative if a signal ended it."""
+        return self._process.poll()
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child's whole group; nothing when it is gone already."""
         if self.is_running:

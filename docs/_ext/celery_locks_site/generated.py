@@ -1,0 +1,53 @@
+"""The generated parts of pages: a line `<!-- generated: NAME -->` stands for Markdown.
+
+<!-- generated: options -->
+<!-- generated: api celery_locks: Locks Lease -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from celery_locks_site import (
+    api,
+    commands,
+    errors,
+    events,
+    glossary,
+    metrics,
+    options,
+    rest,
+    settings,
+)
+
+PARTS: dict[str, Callable[[], str]] = {
+    "options": options.page,
+    "settings": settings.page,
+    "errors": errors.page,
+    "events": events.page,
+    "commands": commands.page,
+    "rest": rest.page,
+    "metrics": metrics.page,
+    "glossary": glossary.page,
+}
+_MARKER = re.compile(r"^<!-- generated: (?P<name>\w+)(?: (?P<argument>.*?))? -->$", re.MULTILINE)
+
+
+def expand(source: str, api_part: Callable[[str], str]) -> str:
+    """Replace the markers of a page; `api_part` writes those of classes and functions."""
+
+    def part(match: re.Match[str]) -> str:
+        if match["name"] == "api":
+            return api_part(match["argument"])
+        return expand(PARTS[match["name"]](), api_part)
+
+    return _MARKER.sub(part, source)
+
+
+def for_site(source: str) -> str:
+    return expand(source, api.as_directives)
+
+
+def for_text(source: str) -> str:
+    return expand(source, api.as_markdown)

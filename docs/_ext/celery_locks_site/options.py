@@ -1,0 +1,92 @@
+"""The options of a lock: from `options.py`, with the meanings from the decorator's docstring."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from celery_locks import options, single_instance
+from celery_locks.errors import LockUsageError
+from celery_locks.options import LockOptions
+from celery_locks.settings import PREFIX
+from celery_locks.validation import MAX_LIMIT, MIN_TTL, Wait
+from celery_locks_site.markdown import code, codes, described, table
+
+_TYPES = get_type_hints(LockOptions)
+
+
+def names() -> tuple[str, ...]:
+    return options.WORDS
+
+
+def meanings() -> dict[str, str]:
+    return described(single_instance.__doc__, names())
+
+
+def values_of(option: str) -> str:
+    """Return what may be written, as Markdown."""
+    hint = _TYPES[option]
+    if option == "on_conflict":
+        run, publish = get_args(options.OnConflict), get_args(options.OnPublish)
+        both = code('{"publish": …, "run": …}')
+        return f"at run {_quoted(run)}; at publish {_quoted(publish)}; or {both}"
+    if option == "key":
+        return 'a template such as `"invoice:{id}"`, or a function'
+    if hint is bool:
+        return codes(["True", "False"])
+    if hint is int:
+        return f"a whole number from 1 to {MAX_LIMIT:,}"
+    if hint is float or hint == Wait:
+        least = "0" if _accepts(option, 0) else f"{MIN_TTL:g}"
+        forever = ', or `"forever"`' if hint == Wait else ""
+        return f"seconds, from {least}{forever}"
+    return _quoted(get_args(hint))
+
+
+def _accepts(option: str, value: object) -> bool:
+    try:
+        options.checked({option: value}, "")
+    except LockUsageError:
+        return False
+    return True
+
+
+def _quoted(values: tuple[Any, ...]) -> str:
+    return codes(f'"{value}"' for value in values)
+
+
+def default_of(option: str) -> str:
+    if option == "key":
+        return "task and arguments (`single_instance`), task id (`LockedTask`)"
+    if option == "on_conflict":
+        at_publish = next(it.default for it in fields(LockOptions) if it.name == "on_publish")
+        return f"{written(options.DEFAULTS[option])} at run, {written(at_publish)} at publish"
+    return written(options.DEFAULTS[option])
+
+
+def written(value: object) -> str:
+    if isinstance(value, str):
+        return code(f'"{value}"')
+    return code(f"{value:g}" if isinstance(value, float) else value)
+
+
+def page() -> str:
+    rows = [[f"[{code(it)}](#{it})", default_of(it), values_of(it)] for it in names()]
+    return table(["option", "default", "values"], rows) + "\n" + "\n".join(map(_section, names()))
+
+
+def _section(option: str) -> str:
+    places = [
+        f"@single_instance({option}=…)",
+        f"@app.task(lock_{option}=…)",
+        f'apply_async(lock={{"{option}": …}})',
+        f"app.conf.{PREFIX}{option}",
+    ]
+    lines = [
+        f"## {code(option)}\n",
+        f"{meanings()[option]}\n",
+        f"- default: {default_of(option)}",
+        f"- values: {values_of(option)}",
+        f"- written as: {codes(places)}",
+    ]
+    return "\n".join(lines) + "\n"
