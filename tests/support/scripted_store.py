@@ -16,7 +16,16 @@ from typing import Any
 
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
-from celery_locks.store.commands.replies import Lost
+from tests.support.sent_calls import (
+    SentAcquire,
+    SentRelease,
+    SentRenewal,
+    names_in,
+    read_acquire,
+    read_release,
+    read_renewals,
+    renew_reply,
+)
 
 Step = tuple[str, Any]
 
@@ -53,11 +62,21 @@ class ScriptedStore:
         """The names of the effects so far."""
         return [name_of(effect) for effect in self.performed]
 
-    def args_of(self, name: str) -> list[tuple[Any, ...]]:
-        """Return the arguments of the calls of one command, in their order."""
-        return [
-            call.args for call in self.performed if isinstance(call, Call) and name_of(call) == name
-        ]
+    def _calls(self, name: str) -> list[Call]:
+        return [it for it in self.performed if isinstance(it, Call) and name_of(it) == name]
+
+    @property
+    def acquires(self) -> list[SentAcquire]:
+        return [read_acquire(call) for call in self._calls("acquire")]
+
+    @property
+    def releases(self) -> list[SentRelease]:
+        return [read_release(call) for call in self._calls("release")]
+
+    @property
+    def renewals(self) -> list[SentRenewal]:
+        """The leases that were renewed, in their order."""
+        return [renewal for call in self._calls("renew") for renewal in read_renewals(call)]
 
     def perform(self, effect: Effect) -> Any:
         self.performed.append(effect)
@@ -102,6 +121,6 @@ class AnsweringStore(ScriptedStore):
         assert isinstance(effect, Call)
         self.performed.append(effect)
         self.meanwhile()
-        if self.trouble and (not self.troubled or self.troubled in effect.args):
+        if self.trouble and (not self.troubled or self.troubled in names_in(effect)):
             raise self.trouble
-        return Lost(self.lost) if name_of(effect) == "renew" else True
+        return renew_reply(*self.lost) if name_of(effect) == "renew" else True

@@ -31,11 +31,12 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.store.calls import run_sync
-from celery_locks.store.commands.replies import Done, Lost
-from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck
+from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck, Mark
 from celery_locks.types import Conflict, Holder, Revocation
 from tests.support.acquiring import TTL, Run, TimeLimit, ask
 from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.sent_calls import renew_reply
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
@@ -96,7 +97,7 @@ def test_grant_that_comes_after_its_deadline_is_released_and_not_used(
     assert still_renewer.tokens == frozenset()
     scripted_store.expect(("release", True))
     still_renewer.run_due()
-    assert scripted_store.args_of("release")[0][:2] == ("a", "mine")
+    assert scripted_store.releases[0][:2] == ("a", "mine")
 
 
 @pytest.mark.parametrize(
@@ -193,8 +194,8 @@ def test_work_that_may_have_begun_is_unmarked_with_the_release(
     with pytest.raises(LockUnavailable):
         run_sync(operations.acquire(ask(virtual_clock, extras=extras)), scripted_store.perform)
     still_renewer.run_due()
-    [release] = scripted_store.args_of("release")
-    assert release[4:7] == ("o:a", "", 0)
+    [release] = scripted_store.releases
+    assert release.marks == [Mark("o:a", "", 0.0)]
 
 
 def test_conflict_is_returned_and_nothing_is_released(
@@ -318,9 +319,9 @@ def test_renewal_that_succeeds_counts_from_its_question(
     virtual_clock.advance(2)
     sent_at = virtual_clock()
 
-    def after_a_second(_: Any) -> Lost:
+    def after_a_second(_: Any) -> Any:
         virtual_clock.advance(1)
-        return Lost()
+        return renew_reply()
 
     scripted_store.expect(("renew", after_a_second))
     run(operations.renew(lease, None))
@@ -337,10 +338,9 @@ def test_renewal_of_a_lease_that_the_server_has_not_raises_the_loss(
     still_renewer: StillRenewer,
     acquire: Callable[..., Lease],
 ) -> None:
-    lease, lost = acquire(), Lost({"mine"})
-    if revoked:
-        lost.revoked = {"mine": Revocation("ann", "it hangs")}
-    scripted_store.expect(("renew", lost))
+    lease = acquire()
+    by = {"mine": Revocation("ann", "it hangs")} if revoked else None
+    scripted_store.expect(("renew", renew_reply("mine", revoked=by)))
     with pytest.raises(LockRevoked if revoked else LeaseLost):
         run(operations.renew(lease, None))
     assert lease.state is State.LOST
@@ -387,7 +387,7 @@ def test_longer_ttl_does_not_count_before_its_reply(
 ) -> None:
     lease = acquire()
     deadline = lease.deadline
-    scripted_store.expect(("renew", reply_lost()), ("renew", Lost()))
+    scripted_store.expect(("renew", reply_lost()), ("renew", renew_reply()))
     with pytest.raises(LockUnavailable):
         run_sync(operations.renew(lease, 60.0), scripted_store.perform)
     assert lease.deadline == deadline
@@ -411,9 +411,8 @@ def test_lost_lease_is_not_renewed(
 def test_renewal_brings_a_request_to_stop(
     operations: Operations[Lease], scripted_store: ScriptedStore, acquire: Callable[..., Lease]
 ) -> None:
-    lease, reply = acquire(), Lost()
-    reply.stops = frozenset({"mine"})
-    scripted_store.expect(("renew", reply))
+    lease = acquire()
+    scripted_store.expect(("renew", renew_reply(stops=["mine"])))
     run_sync(operations.renew(lease, None), scripted_store.perform)
     assert lease.stop_requested
     assert lease.state is State.HELD
@@ -492,7 +491,6 @@ def test_stop_asks_the_holders_and_returns_them(
 ) -> None:
     scripted_store.expect(("stop", (Holder(token="theirs"),)))
     assert run(operations.stop("a", None)) == (Holder(token="theirs"),)
-    assert scripted_store.args_of("stop")[0][:2] == ("a", "")
 
 
 def test_entry_leaves_the_lease_its_own_callback(

@@ -48,7 +48,7 @@ class Job(ServerReleases):
 
     @property
     def sent(self) -> list[str]:
-        return [args[0] for args in self.store.args_of("release")]
+        return [release.name for release in self.store.releases]
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ def test_release_that_is_replaced_while_it_is_sent_is_sent_as_it_is_then(
     scripted_store.expect(("release", replaced), ("release", True))
     job.run()
     job.run()
-    first, second = scripted_store.args_of("release")
-    assert "d:j" not in first
-    assert "d:j" in second
+    first, second = scripted_store.releases
+    assert first.marks == []
+    assert [mark.mark for mark in second.marks] == ["d:j"]
     assert job.releases == {}
 
 

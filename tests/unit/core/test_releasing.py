@@ -65,7 +65,7 @@ def test_release_without_a_reply_is_sent_again_until_it_succeeds(
     scripted_store.expect(("release", True))
     still_renewer.run_due()
     assert not still_renewer.pending
-    first, second, third = scripted_store.args_of("release")
+    first, second, third = scripted_store.releases
     assert first == second == third
 
 
@@ -105,7 +105,7 @@ def test_release_with_marks_is_tried_longer_than_the_lock_lives(
     virtual_clock.advance(TTL + RETRY_MARKS_FOR / 2)
     scripted_store.expect(("release", False))
     still_renewer.run_due()
-    assert scripted_store.args_of("release")[-1][4:7] == ("d:j", 1, 3_600_000)
+    assert scripted_store.releases[-1].marks == [Mark("d:j", 1, 3600.0)]
 
 
 def test_slot_that_is_kept_stays_taken_until_the_same_moment_however_late_the_release_comes(
@@ -122,9 +122,9 @@ def test_slot_that_is_kept_stays_taken_until_the_same_moment_however_late_the_re
     virtual_clock.advance(2)
     scripted_store.expect(("release", True))
     still_renewer.run_due()
-    first, second = (args[2:4] for args in scripted_store.args_of("release"))
-    assert first == (5000, "next")
-    assert second == (3000, "next")
+    first, second = ((it.keep_for, it.next_token) for it in scripted_store.releases)
+    assert first == (5.0, "next")
+    assert second == (3.0, "next")
 
 
 def test_at_least_keeps_the_slot_for_the_rest_of_its_time(
@@ -137,8 +137,8 @@ def test_at_least_keeps_the_slot_for_the_rest_of_its_time(
     virtual_clock.advance(1.5)
     scripted_store.expect(("release", True))
     run_sync(operations.release(lease), scripted_store.perform)
-    [args] = scripted_store.args_of("release")
-    assert args[2] == 2500
+    [release] = scripted_store.releases
+    assert release.keep_for == 2.5
 
 
 def test_entries_end_one_by_one_and_the_last_release_releases(

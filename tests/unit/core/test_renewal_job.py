@@ -8,9 +8,9 @@ import pytest
 from celery_locks.core.lease import Lease, State
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands
-from celery_locks.store.commands.replies import Lost
 from celery_locks.types import LockSpec, Revocation
 from tests.support.scripted_store import AnsweringStore, ScriptedStore
+from tests.support.sent_calls import names_in, renew_reply
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
@@ -32,7 +32,7 @@ def test_lease_is_renewed_after_a_third_of_its_ttl(
     virtual_clock.advance(0.2)
     still_renewer.run_due()
     assert answering_store.names == ["renew"]
-    assert answering_store.performed[0].args == ("a", "t-a", 9000)
+    assert answering_store.renewals == [("a", "t-a", 9.0)]
     assert kept.renewals == 1
     still_renewer.run_due()
     assert len(answering_store.performed) == 1
@@ -50,10 +50,8 @@ def test_everything_due_goes_in_one_call_per_shard(
     assert len(answering_store.performed) == 2
     assert {call.root for call in answering_store.performed} == set(commands.roots)
     for call in answering_store.performed:
-        assert all(commands.root(str(name)) == call.root for name in call.args[::3])
-    assert sorted(str(n) for call in answering_store.performed for n in call.args[::3]) == sorted(
-        names
-    )
+        assert all(commands.root(name) == call.root for name in names_in(call))
+    assert sorted(it.name for it in answering_store.renewals) == sorted(names)
 
 
 def test_batches_are_bounded(
@@ -64,7 +62,7 @@ def test_batches_are_bounded(
         still_renewer.add(lease(virtual_clock, f"n{i}"), answering_store, LockCommands("p"))
     virtual_clock.advance(3)
     still_renewer.run_due()
-    assert [len(call.args) // 3 for call in answering_store.performed] == [RENEW_BATCH, 1]
+    assert [len(names_in(call)) for call in answering_store.performed] == [RENEW_BATCH, 1]
 
 
 def test_what_is_nearly_due_goes_along(
@@ -75,7 +73,7 @@ def test_what_is_nearly_due_goes_along(
     still_renewer.add(lease(virtual_clock, "b"), answering_store, LockCommands("p"))
     virtual_clock.advance(2.5)
     still_renewer.run_due()
-    assert [call.args[::3] for call in answering_store.performed] == [("a", "b")]
+    assert [names_in(call) for call in answering_store.performed] == [{"a", "b"}]
 
 
 def test_failed_renewal_is_tried_again_inside_the_lease(
@@ -184,7 +182,7 @@ def test_ttl_changed_during_a_renewal_is_renewed_again_at_once(
     still_renewer.run_due()
     assert still_renewer.first_due <= virtual_clock()
     still_renewer.run_due()
-    assert answering_store.performed[-1].args[2] == 30_000
+    assert answering_store.renewals[-1].ttl == 30.0
 
 
 def test_unforeseen_error_is_logged_and_retried(
@@ -272,18 +270,18 @@ def test_shard_that_failed_comes_last_and_leaves_the_others_their_time(
 
     def time_out() -> None:
         call = answering_store.performed[-1]
-        if "bad" in call.args:
+        if "bad" in names_in(call):
             virtual_clock.advance(call.budget)
 
     answering_store.meanwhile = time_out
     virtual_clock.advance(3)
     began = virtual_clock()
     still_renewer.run_due()
-    assert [call.args[0] for call in answering_store.performed] == ["bad", other]
+    assert [it.name for it in answering_store.renewals] == ["bad", other]
     assert virtual_clock() - began <= 3 / 2 + 0.01, "half of what one call may take"
     virtual_clock.advance(3)
     still_renewer.run_due()
-    assert [call.args[0] for call in answering_store.performed[2:]] == [other, "bad"]
+    assert [it.name for it in answering_store.renewals[2:]] == [other, "bad"]
 
 
 def test_operators_reason_and_request_to_stop_reach_the_holder(
@@ -292,8 +290,8 @@ def test_operators_reason_and_request_to_stop_reach_the_holder(
     taken, asked = lease(virtual_clock, "taken"), lease(virtual_clock, "asked")
     for kept in (taken, asked):
         still_renewer.add(kept, scripted_store, LockCommands("p"))
-    reply = Lost({"t-taken"})
-    reply.revoked, reply.stops = {"t-taken": Revocation("ann", "why")}, frozenset({"t-asked"})
+    by = {"t-taken": Revocation("ann", "why")}
+    reply = renew_reply("t-taken", revoked=by, stops=["t-asked"])
     scripted_store.expect(("renew", reply))
     virtual_clock.advance(3)
     still_renewer.run_due()

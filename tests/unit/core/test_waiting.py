@@ -83,10 +83,10 @@ def test_waiter_joins_the_queue_once_it_can_be_woken(
     acquire: Acquire, scripted_store: ScriptedStore
 ) -> None:
     assert acquire(*JOIN, ("acquire", 7)).fence == 7
-    first, second = scripted_store.args_of("acquire")
-    assert len(first) == 4, "without a channel it does not queue"
-    assert second[4] == round(ALIVE * 1000)
-    assert CHANNEL in second[3]
+    first, second = scripted_store.acquires
+    assert first.alive == 0, "without a channel it does not queue"
+    assert second.alive == pytest.approx(ALIVE)
+    assert CHANNEL in second.record
 
 
 def test_waiter_that_cannot_subscribe_joins_the_queue_and_polls(
@@ -121,7 +121,7 @@ def test_patience_that_is_over_leaves_the_queue_and_returns_the_conflict(
     """It may have been handed the lock in this very moment: the release covers that too."""
     left = slept(PATIENCE, busy())
     assert acquire(*JOIN, ("acquire", left), ("release", True)) == busy()
-    assert scripted_store.args_of("release")[0][:2] == ("a", "mine")
+    assert scripted_store.releases[0][:2] == ("a", "mine")
     assert not still_renewer.pending
     assert scripted_store.unsubscribed == ["mine"]
 

@@ -27,6 +27,7 @@ from celery_locks.options import LockOptions
 from celery_locks.policy import Decision
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.requests import ended_mark
 from celery_locks.types import Conflict, Holder
 from tests.support.scripted_store import ScriptedStore, reply_lost
 
@@ -419,8 +420,9 @@ def test_copy_without_a_result_after_a_ttl_runs_at_once_if_the_mark_is_gone(
     run = run_of(log, header=LockHeader(unseen=AT - 31), options={"ttl": 30.0}, locks=locks)
     with pytest.raises(Ignore, match="as planned"):
         run.on_done(Done())
-    [args] = scripted_store.args_of("release")
-    assert args[4:] == ("d:jj", 3, 1), "the mark of this attempt ends now"
+    [release] = scripted_store.releases
+    mark = ended_mark(Holder(task_id="j", retries=2), 0.001)
+    assert release.marks == [mark], "the mark of this attempt ends now"
     assert log[1][1]["countdown"] == (0.0 if reply is True else 2.0)
 
 

@@ -18,7 +18,7 @@ from celery_locks.integration.reservation import REPLACES
 from celery_locks.options import LockOptions
 from celery_locks.policy import AWAITED, SENT_TO
 from celery_locks.store.commands.replies import ReplacedReservation
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.requests import reservation_token, superseded_mark
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import QUEUED
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -70,12 +70,12 @@ class Publisher:
     @property
     def token(self) -> str:
         """The token of the reservation that was asked for last."""
-        return str(self.store.args_of("acquire")[-1][1])
+        return self.store.acquires[-1].token
 
     @property
     def record(self) -> str:
         """What the store was told of the reservation."""
-        return str(self.store.args_of("acquire")[-1][3])
+        return self.store.acquires[-1].record
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_granted_reservation_travels_with_the_message(
 
 def test_scope_queued_reserves_a_lock_beside_that_of_the_run(publisher: Publisher) -> None:
     publisher.publish(("acquire", 5), lock={"scope": "queued"})
-    assert publisher.store.args_of("acquire")[0][0] == NAME + QUEUED
+    assert publisher.store.acquires[0].name == NAME + QUEUED
 
 
 def test_send_that_fails_releases_the_reservation_at_once(publisher: Publisher) -> None:
@@ -113,7 +113,7 @@ def test_send_that_fails_releases_the_reservation_at_once(publisher: Publisher) 
     publisher.error = OSError("no broker")
     with pytest.raises(OSError, match="no broker"):
         publisher.publish(("acquire", 5), ("release", True))
-    assert publisher.store.args_of("release")[0][:2] == (NAME, publisher.token)
+    assert publisher.store.releases[0][:2] == (NAME, publisher.token)
 
 
 @pytest.mark.parametrize("error", [TimeLimit(), KeyboardInterrupt()], ids=repr)
@@ -172,11 +172,11 @@ def test_replacement_takes_the_reservation_sends_and_then_marks_the_other(
         ("release", mark),
         lock={"on_publish": "replace"},
     )
-    assert OTHER.token in publisher.store.args_of("acquire")[1]
+    assert OTHER.token in publisher.store.acquires[1].extras
     assert f'"{REPLACES}":["other",100.0]' in publisher.record.replace(", ", ",").replace(": ", ":")
-    [supersede] = publisher.store.args_of("release")
+    [supersede] = publisher.store.releases
     assert supersede[:2] == (NAME, "")
-    assert supersede[4] == "d:jother"
+    assert supersede.marks[0][:2] == superseded_mark("other", 100.0)[:2]
     assert LockHeader.read(publisher.sent[0]["headers"]).replaced
     assert publisher.revoked == ["other"]
 
@@ -197,7 +197,7 @@ def test_replacement_that_another_publisher_won_starts_over(publisher: Publisher
         ("release", False),
         lock={"on_publish": "replace"},
     )
-    assert third.token in publisher.store.args_of("acquire")[2]
+    assert third.token in publisher.store.acquires[2].extras
     assert publisher.revoked == ["third"]
 
 
@@ -225,7 +225,7 @@ def test_replacement_whose_send_fails_leaves_the_other_unmarked(publisher: Publi
             ("release", True),
             lock={"on_publish": "replace"},
         )
-    assert publisher.store.args_of("release")[0][:2] == (NAME, publisher.token)
+    assert publisher.store.releases[0][:2] == (NAME, publisher.token)
     assert publisher.revoked == []
 
 
@@ -305,7 +305,7 @@ def test_reservation_lives_until_its_message_is_overdue_or_expired(
     publisher: Publisher, options: dict[str, Any], seconds: float
 ) -> None:
     publisher.publish(("acquire", 5), lock={"pending_ttl": 100.0}, **options)
-    assert publisher.store.args_of("acquire")[0][2] == pytest.approx(seconds * 1000, abs=2)
+    assert publisher.store.acquires[0].ttl == pytest.approx(seconds, abs=0.002)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER, VERSION
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation
 from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.replies import Lost
 from celery_locks.store.commands.requests import ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED
 from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.sent_calls import renew_reply
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
@@ -312,16 +312,14 @@ def test_every_end_of_a_message_releases_its_reservation_exactly_as_often_as_it_
     assert SHARDS.root(SAME_SHARD) == SHARDS.root(SAME_SHARD + QUEUED)
     assert SHARDS.root(OTHER_SHARD) != SHARDS.root(SAME_SHARD)
     if end is Ends.requeued:
-        scripted_store.expect(("renew", Lost()))
+        scripted_store.expect(("renew", renew_reply()))
     reservation = Reservation(SAME_SHARD + QUEUED, TOKEN, scripted_app)
     end(reservation)
     reservation.release()
     scripted_store.expect(*[("release", True)] * releases)
     still_renewer.run_due()
     still_renewer.run_due()
-    assert [args[:2] for args in scripted_store.args_of("release")] == [
-        (SAME_SHARD + QUEUED, TOKEN)
-    ] * releases
+    assert [it[:2] for it in scripted_store.releases] == [(SAME_SHARD + QUEUED, TOKEN)] * releases
     assert not still_renewer.pending
 
 
@@ -364,14 +362,14 @@ def test_release_that_fails_is_tried_again_for_an_hour(
     assert "could not be released and lapses: the reply is lost" in caplog.text
 
 
-@pytest.mark.parametrize("reply", [Lost(), Lost({TOKEN}), reply_lost()], ids=repr)
+@pytest.mark.parametrize("reply", [renew_reply(), renew_reply(TOKEN), reply_lost()], ids=repr)
 def test_extension_is_best_effort(
     scripted_app: Celery, scripted_store: ScriptedStore, reply: Any
 ) -> None:
     """The message is requeued in any case: without a reservation it is an ordinary one."""
     scripted_store.expect(("renew", reply))
     Reservation(NAME, TOKEN, scripted_app).extend(60.0, 1.0)
-    assert scripted_store.args_of("renew") == [(NAME, TOKEN, 60_000)]
+    assert scripted_store.renewals == [(NAME, TOKEN, 60.0)]
 
 
 def test_extension_of_nothing_asks_nobody(scripted_store: ScriptedStore) -> None:

@@ -18,9 +18,10 @@ from celery_locks.integration import supervisor as module
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.integration.supervised_task import FIRST_LOOKUP, SupervisedTask
 from celery_locks.integration.supervisor import ChildSupervisor
-from celery_locks.store.commands.replies import Located, Lost
+from celery_locks.store.commands.replies import Located
 from celery_locks.types import Holder
 from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.sent_calls import renew_reply
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
@@ -142,11 +143,11 @@ def test_task_that_takes_longer_is_found_by_its_token_and_renewed(
     virtual_clock: VirtualClock,
 ) -> None:
     advance_to_lookup(virtual_clock, supervisor)
-    scripted_store.expect(("locate", located()), ("renew", Lost()))
+    scripted_store.expect(("locate", located()), ("renew", renew_reply()))
     supervisor.run()
     assert (entry.name, entry.due) == ("a", math.inf)
     still_renewer.run_due()
-    assert scripted_store.args_of("renew") == [("a", "t", 9000)]
+    assert scripted_store.renewals == [("a", "t", 9.0)]
     supervisor.remove("t")
     assert still_renewer.tokens == frozenset()
 
@@ -221,9 +222,9 @@ def test_death_of_a_child_releases_its_lock_at_once(
     assert still_renewer.tokens == frozenset(), "a lock that is to be released is not renewed"
     scripted_store.expect(("release", True))
     still_renewer.run_due()
-    [args] = scripted_store.args_of("release")
-    assert args[:2] == ("a", "t")
-    assert args[-1] == f"process {PID} died"
+    [release] = scripted_store.releases
+    assert release[:2] == ("a", "t")
+    assert release.note == f"process {PID} died"
     assert supervisor.tokens == frozenset()
     assert emitted == ["freed"]
 
@@ -372,7 +373,7 @@ def test_child_is_signalled_when_its_lease_is_lost(
 ) -> None:
     """It checks and tells of the loss itself: it may just have released the lock."""
     advance_to_lookup(virtual_clock, supervisor)
-    scripted_store.expect(("locate", located()), ("renew", Lost({"t"})))
+    scripted_store.expect(("locate", located()), ("renew", renew_reply("t")))
     supervisor.run()
     [lease] = [still_renewer.lease_of("t")]
     still_renewer.run_due()
@@ -406,9 +407,9 @@ def test_child_whose_task_has_ended_is_not_signalled(
 ) -> None:
     """It may run another task by now."""
 
-    def ended_meanwhile(_: Any) -> Lost:
+    def ended_meanwhile(_: Any) -> Any:
         supervisor.remove("t")
-        return Lost({"t"})
+        return renew_reply("t")
 
     advance_to_lookup(virtual_clock, supervisor)
     scripted_store.expect(("locate", located()), ("renew", ended_meanwhile))
