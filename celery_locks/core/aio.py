@@ -26,7 +26,7 @@ from celery_locks.core.requests import (
 )
 from celery_locks.errors import LockConflict
 from celery_locks.store.calls import AsyncStore, Operation, run_async
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
 from celery_locks.validation import check_name
@@ -100,7 +100,7 @@ class AsyncLocks:
             if entered:
                 return entered
         answer = await self.follow(self.operations.acquire(request))
-        assert not isinstance(answer, Done)  # only requests with extras get it
+        assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
         if isinstance(answer, AsyncLease) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
@@ -191,4 +191,5 @@ class AsyncLocks:
         return await run_async(operation, self._store.perform)
 
     async def close(self) -> None:
+        self.operations.close()
         await self._store.close()

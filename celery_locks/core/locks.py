@@ -22,7 +22,7 @@ from celery_locks.core.requests import (
 )
 from celery_locks.errors import LockConflict
 from celery_locks.store.calls import Call, Operation, Store, run_sync
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import (
     DEFAULT_PREFIX,
@@ -163,7 +163,7 @@ class Locks:
             if entered:
                 return entered
         answer = self.follow(self.operations.acquire(request))
-        assert not isinstance(answer, Done)  # only requests with extras get it
+        assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
         if isinstance(answer, Lease) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
@@ -280,4 +280,5 @@ class Locks:
 
     def close(self) -> None:
         """Close idle connections; held locks stay held and renewed."""
+        self.operations.close()
         self._store.close()

@@ -40,7 +40,7 @@ from celery_locks.errors import (
 )
 from celery_locks.store.calls import Call, Operation, Store
 from celery_locks.store.commands.locks import LockCommands, budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Rejection
 from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.types import Conflict, LockInfo
 from celery_locks.validation import check_ttl
@@ -92,7 +92,7 @@ class Operations(Generic[L]):
         self._unsubscribe = unsubscribe
         self.commands = commands
 
-    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
+    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Rejection]:
         try:
             if request.spec.wait:
                 answer, sent_at, granted = yield from wait_in_queue(self.commands, request)
@@ -111,11 +111,11 @@ class Operations(Generic[L]):
     def on_reply(
         self,
         request: AcquireRequest[L],
-        answer: int | Conflict | Done,
+        answer: int | Conflict | Rejection,
         sent_at: float,
         granted: float | None = None,
-    ) -> L | Conflict | Done:
-        """Turn the reply to a call of ``sent_at`` into a lease, a conflict, or what is done.
+    ) -> L | Conflict | Rejection:
+        """Turn the reply to a call of ``sent_at`` into a lease, a conflict or a rejection.
 
         A grant is valid for ``granted`` seconds, by default for the whole ttl.
         """
@@ -201,14 +201,14 @@ class Operations(Generic[L]):
             lease.retime(ttl, sent_at)
             renewer.reschedule(lease.token)
         renewal = Renewal(lease.name, lease.token, lease.ttl)
-        lost = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
-        if lost:
+        reply = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
+        if reply.lost:
             renewer.discard(lease.token)
-            lease.lose(NOT_ON_SERVER, lost.revoked.get(lease.token))
+            lease.lose(NOT_ON_SERVER, reply.revoked.get(lease.token))
             lease.check()
         lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
-        if lost.stops:
+        if reply.stops:
             lease.request_stop()
 
     def release(self, lease: L, marks: Sequence[Mark] = (), entry: str = "") -> Operation[bool]:
@@ -240,10 +240,10 @@ class Operations(Generic[L]):
         return self.commands.release(
             lease.name,
             lease.token,
-            keep=keep,
-            keep_as=keep_as,
+            keep_for=keep,
+            next_token=keep_as,
             marks=marks,
-            past=past,
+            history_note=past,
             budget=budget_of(lease.ttl),
         )
 
@@ -278,6 +278,9 @@ class Operations(Generic[L]):
             past=past,
         )
 
+    def close(self) -> None:
+        renewer.close(self._store)
+
     def exit_hold(self, lease: L, failed: bool, entry: str) -> Operation[None]:
         """End a ``hold`` block: raise a loss unless the block itself raises."""
         lost = lease.state is State.LOST
@@ -300,7 +303,7 @@ class Operations(Generic[L]):
         found: dict[str, LockInfo] = {}
         cursor, at_end = "", False
         while not at_end:
-            page = yield self.commands.page(cursor)
+            page = yield from self.commands.page(cursor)
             for info in page.locks:
                 found.setdefault(info.name, info)
             cursor, at_end = page.cursor, not page.cursor

@@ -54,10 +54,10 @@ class PendingRelease:
         return self.commands.release(
             self.name,
             self.token,
-            keep=max(0.0, self.kept_until - now()),
-            keep_as=self.keep_as,
+            keep_for=max(0.0, self.kept_until - now()),
+            next_token=self.keep_as,
             marks=self.marks,
-            past=self.past,
+            history_note=self.past,
             budget=budget,
         )
 

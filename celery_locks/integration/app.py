@@ -12,7 +12,7 @@ from celery_locks.core.locks import Locks
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.settings import Settings
 from celery_locks.store.calls import Store
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Rejection
 from celery_locks.store.commands.requests import Mark
 from celery_locks.types import Conflict
 
@@ -24,7 +24,7 @@ class AppLocks(Locks):
 
     settings: Settings
 
-    def take(self, ask: AcquireRequest[Lease]) -> Lease | Conflict | Done:
+    def take(self, ask: AcquireRequest[Lease]) -> Lease | Conflict | Rejection:
         """Acquire a lock for a task: one call to the store, or several if it waits."""
         if ask.spec.wait:
             return self.follow(self.operations.acquire(ask))

@@ -43,7 +43,8 @@ def _take(server: EmbeddedServer, locks: Locks) -> None:
             for number in range(start, start + AT_ONCE):
                 spec = LockSpec(f"customer={number:06}", 3600)
                 call = locks.commands.acquire(spec, f"{number:x}", _holder(number))
-                pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
+                keys = (*scripts.ACQUIRE.shard_keys(call.root), *call.keys)
+                pipeline.evalsha(scripts.ACQUIRE.sha, len(keys), *keys, *call.args)
             pipeline.execute()
 
 

@@ -1,4 +1,4 @@
-"""The commands of operators, in the same layout as those of the locks. Pure.
+"""The commands of operators and of the cleanup, in the same layout as those of the locks. Pure.
 
 The contract of each script is at the head of its ``.lua`` file. The commands that holders use too
 (info, the list, stop) are in ``locks.py``.
@@ -7,19 +7,32 @@ The contract of each script is at the head of its ``.lua`` file. The commands th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
-from celery_locks.store.records import history_entry_of, holders_of
+from celery_locks.store.commands.requests import lock_keys
+from celery_locks.store.records import history_entry_of, holders_of, name_in
+from celery_locks.store.resp import Arg
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import HistoryEntry, Holder
 from celery_locks.validation import history_text
 
 # An entry has up to sixteen holders.
 HISTORY_PAGE = 50
 # What prune.lua deletes from, in the order that it needs.
-PRUNED_KEYS = ("records", "index", "stops", "done")
+PRUNED_KEYS = ("records", "index", "notices", "completed")
+# Seconds after which a lapsed name is deleted; FORGET_MS in prune.lua is the same number.
+FORGET = 60
+_HGETALL, _HMGET = PlainCommand("HGETALL"), PlainCommand("HMGET")
+_SCANS = {
+    "records": PlainCommand("HSCAN"),
+    "index": PlainCommand("ZSCAN"),
+    "notices": PlainCommand("HSCAN"),
+    "completed": PlainCommand("ZSCAN"),
+}
 
 
 class PruneStep(NamedTuple):
@@ -53,8 +66,10 @@ class AdminCommands:
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, history_text("by", by), history_text("reason", why), request_id)
-        return Call(scripts.FORCE_RELEASE, self._commands.root(name), args, parse, CALL_LIMIT)
+        root = self._commands.root(name)
+        keys = (*lock_keys(root, name), f"{root}p:{request_id}")
+        args = (token, history_text("by", by), history_text("reason", why))
+        return Call(scripts.FORCE_RELEASE, root, keys, args, parse, CALL_LIMIT)
 
     def history(
         self,
@@ -69,29 +84,52 @@ class AdminCommands:
             entries = [history_entry_of(identifier, fields) for identifier, fields in reply[1:]]
             return HistoryPage(entries, entries[-1].id if reply[0] and entries else "")
 
-        args = (f"({before}" if before else "+", size, of)
-        return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
+        args = (f"({before}" if before else "+", size)
+        return Call(scripts.HISTORY, root, (root + of,), args, parse, CALL_LIMIT)
 
     def durations(self, root: str, tasks: Sequence[str] = ()) -> Call:
         """Read the last holds of tasks in seconds, of one shard; without ``tasks`` of all tasks."""
 
         def parse(reply: Any) -> dict[str, list[float]]:
-            pairs = zip(reply[::2], reply[1::2], strict=True)
+            names = tasks or [task.decode() for task in reply[::2]]
+            pairs = zip(names, reply if tasks else reply[1::2], strict=True)
             return {
-                task.decode(): [int(ms) / 1000 for ms in holds.split()]
-                for task, holds in pairs
-                if holds
+                task: [int(ms) / 1000 for ms in holds.split()] for task, holds in pairs if holds
             }
 
-        return Call(scripts.DURATIONS, root, tuple(tasks), parse, CALL_LIMIT)
+        command = _HMGET if tasks else _HGETALL
+        return Call(command, root, (f"{root}usual",), tuple(tasks), parse, CALL_LIMIT)
 
-    def prune(self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False) -> Call:
+    def prune(
+        self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False
+    ) -> Operation[PruneStep]:
         """Do one ``PruneStep``; with ``dry_run`` only count."""
+        args = (cursor, "COUNT", PAGE)
+        page = yield Call(_SCANS[part], root, (root + part,), args, list, CALL_LIMIT)
+        pruned = yield self._prune(root, part, page[1], CALL_LIMIT, dry_run=dry_run)
+        return PruneStep(page[0].decode(), pruned)
 
-        def parse(reply: Any) -> PruneStep:
-            return PruneStep(reply[0].decode(), reply[1])
+    def prune_lapsed(self, root: str, part: str, budget: float) -> Operation[bool]:
+        """Delete the names of an index whose time is over: True if there may be more of them."""
+        args = (FORGET * 1000 if part == "index" else 0, PAGE)
+        lapsed = yield Call(scripts.LAPSED, root, (root + part,), args, list, budget / 2)
+        if lapsed:
+            yield self._prune(root, part, lapsed, budget / 2)
+        return len(lapsed) == 2 * PAGE
 
-        return Call(scripts.PRUNE, root, (part, cursor, PAGE, int(not dry_run)), parse, CALL_LIMIT)
+    def _prune(
+        self, root: str, part: str, entries: list[bytes], budget: float, *, dry_run: bool = False
+    ) -> Call:
+        """Delete those of the entries, [field, value]…, that nobody needs: their number."""
+        keys: tuple[str, ...] = ()
+        args: tuple[Arg, ...] = (part, int(not dry_run))
+        for field, value in zip(entries[::2], entries[1::2], strict=True):
+            with suppress(ValueError):  # no entry of ours
+                if part in ("records", "index"):
+                    name = name_in(value) if part == "records" else field.decode()
+                    keys += lock_keys(root, name)
+                args += (field.decode(), value.decode())
+        return Call(scripts.PRUNE, root, keys, args, int, budget)
 
     def server(self, root: str) -> Call:
         """Read the INFO of the server of a shard, as a mapping."""
@@ -100,4 +138,4 @@ class AdminCommands:
             lines = (line.partition(":") for line in reply.decode().splitlines())
             return {field: value for field, colon, value in lines if colon}
 
-        return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
+        return Call(scripts.SERVER, root, (), (), parse, CALL_LIMIT)
