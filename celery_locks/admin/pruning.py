@@ -2,8 +2,8 @@
 
 Processes that hold locks remove lapsed names in the background (``core/cleanup_job.py``). This also
 works where none runs, and removes the rest: records of holders and waiters that are gone, names
-without any, notices to holders that are gone, and index entries of completed work whose mark has
-expired.
+without any, and index entries of completed work whose mark has expired. Notices to holders expire
+by themselves.
 """
 
 from __future__ import annotations

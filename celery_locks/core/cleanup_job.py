@@ -58,24 +58,24 @@ class ServerCleanup:
 
     def run(self) -> None:
         self._turn += 1
-        targets = self._targets.of_server(self._server)
-        # A quarter of what a call may take: the renewals of this server wait meanwhile.
-        budget = self._patience(4 * max(1, len(targets)))
-        found_more = [self._clean(store, commands, budget) for store, commands in targets]
-        self._next = now() + (_NEXT_PAGE if any(found_more) else _pause())
+        has_more = False
+        # Half of what a call may take: the renewals of this server wait meanwhile.
+        budget = self._patience(2)
+        until = now() + budget / 2
+        for store, commands in self._targets.of_server(self._server):
+            root = commands.roots[self._turn % len(commands.roots)]
+            for part in ("index", "completed"):
+                if now() < until:
+                    steps = AdminCommands(commands).prune_lapsed(root, part, budget / 2)
+                    has_more |= _try(steps, store)
+        self._next = now() + (_NEXT_PAGE if has_more else _pause())
 
-    def _clean(self, store: Store, commands: LockCommands, budget: float) -> bool:
-        try:
-            return run_sync(self._steps(commands, budget), store.perform)
-        except LockUnavailable:
-            return False  # another time, or another process
 
-    def _steps(self, commands: LockCommands, budget: float) -> Operation[bool]:
-        root = commands.roots[self._turn % len(commands.roots)]
-        prune_lapsed = AdminCommands(commands).prune_lapsed
-        more_names = yield from prune_lapsed(root, "index", budget / 2)
-        more_marks = yield from prune_lapsed(root, "completed", budget / 2)
-        return more_names or more_marks
+def _try(steps: Operation[bool], store: Store) -> bool:
+    try:
+        return run_sync(steps, store.perform)
+    except LockUnavailable:
+        return False  # the next look, or another process, does it
 
 
 def _pause() -> float:

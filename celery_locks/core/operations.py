@@ -279,7 +279,8 @@ class Operations(Generic[L]):
         )
 
     def close(self) -> None:
-        renewer.close(self._store)
+        """Make no further background calls but for held leases and pending releases."""
+        renewer.stop_cleanup(self._store)
 
     def exit_hold(self, lease: L, failed: bool, entry: str) -> Operation[None]:
         """End a ``hold`` block: raise a loss unless the block itself raises."""

@@ -111,8 +111,8 @@ class Renewer:
         )
         self._thread_of(store).wake_by(now())
 
-    def close(self, store: Store) -> None:
-        """Make no further calls to this store but for its leases and pending releases."""
+    def stop_cleanup(self, store: Store) -> None:
+        """Delete no lapsed names through this store until it acquires again."""
         self._cleanup_targets.discard(store)
 
     def wait_idle(self, seconds: float) -> None:

@@ -63,7 +63,6 @@ def full() -> Iterator[EmbeddedServer]:
             client.delete(f"{root}h:invoice:{number}")
         holds = "12345678 " * 16
         client.hset(f"{root}usual", mapping={f"shop.tasks.task{n}": holds for n in range(1000)})
-        client.hset(f"{root}notices", mapping={f"{n:024x}": "1 " for n in range(0, 2000, 2)})
         client.zadd(f"{root}completed", {f"invoice:{n}": n for n in range(600)})
         locks.close()
         yield server

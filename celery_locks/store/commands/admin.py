@@ -23,16 +23,10 @@ from celery_locks.validation import history_text
 # An entry has up to sixteen holders.
 HISTORY_PAGE = 50
 # What prune.lua deletes from, in the order that it needs.
-PRUNED_KEYS = ("records", "index", "notices", "completed")
+PRUNED_KEYS = ("records", "index", "completed")
 # Seconds after which a lapsed name is deleted; FORGET_MS in prune.lua is the same number.
 FORGET = 60
-_HGETALL, _HMGET = PlainCommand("HGETALL"), PlainCommand("HMGET")
-_SCANS = {
-    "records": PlainCommand("HSCAN"),
-    "index": PlainCommand("ZSCAN"),
-    "notices": PlainCommand("HSCAN"),
-    "completed": PlainCommand("ZSCAN"),
-}
+_HSCAN, _ZSCAN = PlainCommand("HSCAN"), PlainCommand("ZSCAN")
 
 
 class PruneStep(NamedTuple):
@@ -91,30 +85,33 @@ class AdminCommands:
         """Read the last holds of tasks in seconds, of one shard; without ``tasks`` of all tasks."""
 
         def parse(reply: Any) -> dict[str, list[float]]:
-            names = tasks or [task.decode() for task in reply[::2]]
-            pairs = zip(names, reply if tasks else reply[1::2], strict=True)
+            pairs = zip(reply[::2], reply[1::2], strict=True)
             return {
-                task: [int(ms) / 1000 for ms in holds.split()] for task, holds in pairs if holds
+                task.decode(): [int(ms) / 1000 for ms in holds.split()]
+                for task, holds in pairs
+                if holds
             }
 
-        command = _HMGET if tasks else _HGETALL
-        return Call(command, root, (f"{root}usual",), tuple(tasks), parse, CALL_LIMIT)
+        return Call(scripts.DURATIONS, root, (), tuple(tasks), parse, CALL_LIMIT)
 
     def prune(
         self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False
     ) -> Operation[PruneStep]:
         """Do one ``PruneStep``; with ``dry_run`` only count."""
-        args = (cursor, "COUNT", PAGE)
-        page = yield Call(_SCANS[part], root, (root + part,), args, list, CALL_LIMIT)
+        scan, args = _HSCAN if part == "records" else _ZSCAN, (cursor, "COUNT", PAGE)
+        page = yield Call(scan, root, (root + part,), args, list, CALL_LIMIT)
         pruned = yield self._prune(root, part, page[1], CALL_LIMIT, dry_run=dry_run)
         return PruneStep(page[0].decode(), pruned)
 
     def prune_lapsed(self, root: str, part: str, budget: float) -> Operation[bool]:
-        """Delete the names of an index whose time is over: True if there may be more of them."""
+        """Delete the names of an index whose time is over: True if there may be more of them.
+
+        ``budget`` is for each of the two calls.
+        """
         args = (FORGET * 1000 if part == "index" else 0, PAGE)
-        lapsed = yield Call(scripts.LAPSED, root, (root + part,), args, list, budget / 2)
+        lapsed = yield Call(scripts.LAPSED, root, (root + part,), args, list, budget)
         if lapsed:
-            yield self._prune(root, part, lapsed, budget / 2)
+            yield self._prune(root, part, lapsed, budget)
         return len(lapsed) == 2 * PAGE
 
     def _prune(
@@ -125,10 +122,9 @@ class AdminCommands:
         args: tuple[Arg, ...] = (part, int(not dry_run))
         for field, value in zip(entries[::2], entries[1::2], strict=True):
             with suppress(ValueError):  # no entry of ours
-                if part in ("records", "index"):
-                    name = name_in(value) if part == "records" else field.decode()
-                    keys += lock_keys(root, name)
-                args += (field.decode(), value.decode())
+                texts = field.decode(), value.decode()
+                keys += lock_keys(root, name_in(value) if part == "records" else texts[0])
+                args += texts
         return Call(scripts.PRUNE, root, keys, args, int, budget)
 
     def server(self, root: str) -> Call:

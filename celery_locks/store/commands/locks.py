@@ -221,6 +221,8 @@ class LockCommands:
         With ``lapsed`` it has the holders that lapsed and are not forgotten yet.
         """
         root, names, cursor = yield from self.names("index", cursor, size)
+        if not names:
+            return LockPage([], cursor)
 
         def parse(reply: Any) -> list[LockInfo]:
             return infos_of(names, reply)

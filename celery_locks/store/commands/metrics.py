@@ -88,6 +88,8 @@ class MetricsCommands:
     def tally(self, cursor: str = "") -> Operation[tuple[list[tuple[str, Tally]], str]]:
         """Count a page of the locks: ([(task, ``Tally``)…], next cursor, "" at the end)."""
         root, names, cursor = yield from self._commands.names("index", cursor, _TALLY_PAGE)
+        if not names:
+            return [], cursor
 
         def parse(reply: Any) -> list[tuple[str, Tally]]:
             return [_task_tally(*reply[i : i + 6]) for i in range(0, len(reply), 6)]

@@ -21,8 +21,6 @@ from celery_locks.validation import history_text
 _REMEMBERED_MS = 10_000
 _STOCK_CHUNK = 1000
 _GET, _HSCAN, _SCARD = PlainCommand("GET"), PlainCommand("HSCAN"), PlainCommand("SCARD")
-_ZREVRANGE = PlainCommand("ZREVRANGE")
-_MOST_USERS = 1000
 
 
 class UserBuffer(NamedTuple):
@@ -72,6 +70,8 @@ class RecipeCommands:
     def completed_page(self, cursor: str = "", size: int = PAGE) -> Operation[CompletedPage]:
         """Read a ``CompletedPage``; names first, so that the second call declares its keys."""
         root, names, cursor = yield from self._commands.names("completed", cursor, size)
+        if not names:
+            return CompletedPage([], cursor)
 
         def parse(reply: Any) -> list[tuple[str, float, bytes, int]]:
             marks = zip(names, reply, strict=True)
@@ -126,9 +126,8 @@ class RecipeCommands:
             pairs = zip(reply[::2], reply[1::2], strict=True)
             return {user.decode(): int(float(count)) for user, count in pairs}
 
-        args = (0, _MOST_USERS - 1, "WITHSCORES")
         return [
-            Call(_ZREVRANGE, root, (f"{root}u:{buffer}",), args, parse, CALL_LIMIT)
+            Call(scripts.BUFFERED, root, (f"{root}u:{buffer}",), (), parse, CALL_LIMIT)
             for root in self._commands.roots
         ]
 

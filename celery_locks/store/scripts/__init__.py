@@ -88,7 +88,7 @@ class Script:
 
 
 class PlainCommand:
-    """A plain Redis command instead of a script."""
+    """A plain Redis command instead of a script, with the same reply in RESP2 and RESP3."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,6 +107,7 @@ LOCATE = Script("locate")
 DESCRIBE = Script("describe")
 WAITS = Script("waits")
 HISTORY = Script("history")
+DURATIONS = Script("durations")
 LAPSED = Script("lapsed")
 PRUNE = Script("prune")
 SERVER = Script("server")
@@ -118,6 +119,7 @@ DRAIN_LIST = Script("drain_list")
 PUSH_MESSAGE = Script("push_message")
 TAKE_BATCH = Script("take_batch")
 END_BATCH = Script("end_batch")
+BUFFERED = Script("buffered")
 STOCK_ITEMS = Script("stock_items")
 TAKE_ITEM = Script("take_item")
 GIVE_BACK_ITEM = Script("give_back_item")

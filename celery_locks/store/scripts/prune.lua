@@ -1,18 +1,17 @@
 -- prune: delete entries that nobody needs any more, out of some that the caller has read. May be repeated.
--- KEYS after those below: h:<name>, q:<name> of each entry of records and index
--- ARGV 1 where the entries are: 'records', 'index', 'notices' or 'completed'
+-- KEYS after those below: h:<name>, q:<name> of each entry
+-- ARGV 1 where the entries are: 'records', 'index' or 'completed'
 --      2 '1' to delete them, '0' only to count  3 field or member, 4 value or score, ...
 -- returns how many
 --
 -- Prune the records before the index: holders and waiters keep a name alive. A lapsed entry stays for
 -- FORGET_MS: its holder may revive it. An entry that has changed since it was read stays.
 
---keys records index fence past usual notices completed
+--keys records index fence past usual completed
 --include clock
 --include names
 --include common
 --include handover
---include notices
 
 -- A lapsed name is deleted this much later; until then its holder may still renew it. FORGET in
 -- commands/admin.py is the same number.
@@ -52,13 +51,6 @@ local function prune_name(name, _, held, queue)
   return true
 end
 
-local function prune_notice(token)
-  local text = notice_for(token)
-  if text and (text ~= '' or redis.call('HEXISTS', records, token) == 1) then return false end
-  if deletes then redis.call('HDEL', notices, token) end
-  return true
-end
-
 local function prune_completed(name)
   local expiry = redis.call('ZSCORE', completed, name)
   if not expiry or tonumber(expiry) > now() then return false end
@@ -66,11 +58,9 @@ local function prune_completed(name)
   return true
 end
 
-local prune = ({
-  records = prune_record, index = prune_name, notices = prune_notice, completed = prune_completed,
-})[ARGV[1]]
+local prune = ({records = prune_record, index = prune_name, completed = prune_completed})[ARGV[1]]
 local pruned = 0
 for i = 3, #ARGV, 2 do
-  if prune(ARGV[i], ARGV[i + 1], KEYS[i + 5], KEYS[i + 6]) then pruned = pruned + 1 end
+  if prune(ARGV[i], ARGV[i + 1], KEYS[i + 4], KEYS[i + 5]) then pruned = pruned + 1 end
 end
 return pruned

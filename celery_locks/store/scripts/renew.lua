@@ -13,7 +13,7 @@
 --include notices
 
 -- Needs no memory: after a first write a script may continue under OOM, but not with ZADD as the first.
-redis.pcall('HDEL', records, '')
+redis.call('ZREM', index, '')
 local reply, index_update, renewed_at = {}, {'ZADD', index, 'GT'}, now()
 local any_notice = redis.call('EXISTS', notices) == 1
 for position = 0, #KEYS - 4 do
