@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Hashable
+from time import time
 from weakref import ref
 
 from celery_locks.clock import now
@@ -66,7 +67,7 @@ class ServerCleanup:
             root = commands.roots[self._turn % len(commands.roots)]
             for part in ("index", "completed"):
                 if now() < until:
-                    steps = AdminCommands(commands).prune_lapsed(root, part, budget / 2)
+                    steps = AdminCommands(commands).prune_lapsed(root, part, time(), budget / 2)
                     has_more |= _try(steps, store)
         self._next = now() + (_NEXT_PAGE if has_more else _pause())
 

@@ -99,7 +99,7 @@ def test_force_release_of_all_holders_of_a_semaphore(api: LocksApi, backend: Bac
     taken = admin.force_release(backend.locks(), "s")
     assert {h.token for h in taken} == {lease.token for lease in leases}
     assert backend.keys() == {"fence", "log", "notices"}
-    notified = backend.raw.hkeys(backend.key("notices"))
+    notified = backend.raw.hkeys(backend.key("notices", "s"))
     assert set(notified) == {lease.token.encode() for lease in leases}
 
 

@@ -58,7 +58,7 @@ def test_nothing_is_left_but_the_fence(api: LocksApi, other: LocksApi, backend: 
 def cleanup(locks: Locks, part: str = "index") -> bool:
     """Do what the background job does; True if there may be more."""
     commands = AdminCommands(locks.commands)
-    return locks.follow(commands.prune_lapsed(locks.commands.roots[0], part, 3))
+    return locks.follow(commands.prune_lapsed(locks.commands.roots[0], part, time.time(), 3))
 
 
 def test_lapsed_names_are_deleted_page_by_page(backend: Backend) -> None:
@@ -81,7 +81,7 @@ def test_name_that_was_acquired_again_is_not_deleted(backend: Backend) -> None:
     locks = backend.locks(shards=1)
     root = locks.commands.root("")
     backend.raw.zadd(f"{root}index", {"a": (time.time() - 61) * 1000})
-    steps = AdminCommands(locks.commands).prune_lapsed(root, "index", 3)
+    steps = AdminCommands(locks.commands).prune_lapsed(root, "index", time.time(), 3)
     prune = steps.send(locks.perform(next(steps)))
     assert isinstance(prune, Call)
     lease = locks.acquire("a")
@@ -90,6 +90,17 @@ def test_name_that_was_acquired_again_is_not_deleted(backend: Backend) -> None:
     lease.renew()
     assert [lock.name for lock in admin.list_locks(locks)] == ["a"]
     assert lease.release()
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_clock_of_the_caller_deletes_nothing(backend: Backend, ahead: float) -> None:
+    """It may be wrong; the server's clock decides what has lapsed."""
+    locks = backend.locks(shards=1)
+    locks.perform(locks.commands.acquire(LockSpec("a"), "t", Holder()))
+    before, root = backend.content(), locks.commands.root("")
+    steps = AdminCommands(locks.commands).prune_lapsed(root, "index", time.time() + ahead, 3)
+    assert locks.follow(steps) is False
+    assert backend.content() == before
 
 
 def test_index_of_completed_work_loses_expired_names(backend: Backend) -> None:

@@ -158,7 +158,7 @@ def test_lapsed_name_that_is_forgotten_is_written_down(backend: Backend, locks: 
     expiry = backend.raw.zscore(f"{root}h:claim", "c")
     fence, _, rest = backend.raw.hget(f"{root}records", "c").split(b" ", 2)
     backend.raw.hset(f"{root}records", "c", b"%s %d %s" % (fence, expiry - 999, rest))
-    locks.follow(AdminCommands(locks.commands).prune_lapsed(root, "index", 3))
+    locks.follow(AdminCommands(locks.commands).prune_lapsed(root, "index", time.time(), 3))
     assert [(entry.act, entry.name, entry.holders[0].token) for entry in admin.history(locks)] == [
         ("lapsed", "dead", "t")
     ]

@@ -378,7 +378,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def cleanup(self) -> None:
         commands = AdminCommands(self.commands)
-        run_sync(commands.prune_lapsed("m:{0}:", "index", 1), self.world.perform)
+        run_sync(
+            commands.prune_lapsed("m:{0}:", "index", self.model.micros / 1e6, 1), self.world.perform
+        )
         self.model.cleanup()
 
     @rule(

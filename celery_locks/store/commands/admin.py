@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
-from celery_locks.store.commands.requests import lock_keys
+from celery_locks.store.commands.requests import lock_keys, milliseconds
 from celery_locks.store.records import history_entry_of, holders_of, name_in
 from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
@@ -27,6 +27,7 @@ PRUNED_KEYS = ("records", "index", "completed")
 # Seconds after which a lapsed name is deleted; FORGET_MS in prune.lua is the same number.
 FORGET = 60
 _HSCAN, _ZSCAN = PlainCommand("HSCAN"), PlainCommand("ZSCAN")
+_ZRANGEBYSCORE = PlainCommand("ZRANGEBYSCORE")
 
 
 class PruneStep(NamedTuple):
@@ -103,16 +104,18 @@ class AdminCommands:
         pruned = yield self._prune(root, part, page[1], CALL_LIMIT, dry_run=dry_run)
         return PruneStep(page[0].decode(), pruned)
 
-    def prune_lapsed(self, root: str, part: str, budget: float) -> Operation[bool]:
+    def prune_lapsed(self, root: str, part: str, now: float, budget: float) -> Operation[bool]:
         """Delete the names of an index whose time is over: True if there may be more of them.
 
+        ``now`` is the caller's clock. It only says where to look; the server's clock decides.
         ``budget`` is for each of the two calls.
         """
-        args = (FORGET * 1000 if part == "index" else 0, PAGE)
-        lapsed = yield Call(scripts.LAPSED, root, (root + part,), args, list, budget)
-        if lapsed:
-            yield self._prune(root, part, lapsed, budget)
-        return len(lapsed) == 2 * PAGE
+        latest = now - FORGET if part == "index" else now
+        args = ("-inf", milliseconds(latest), "LIMIT", 0, PAGE)
+        names = yield Call(_ZRANGEBYSCORE, root, (root + part,), args, list, budget)
+        entries = [text for name in names for text in (name, b"")]
+        pruned = (yield self._prune(root, part, entries, budget)) if names else 0
+        return bool(pruned == PAGE)
 
     def _prune(
         self, root: str, part: str, entries: list[bytes], budget: float, *, dry_run: bool = False
