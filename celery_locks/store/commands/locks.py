@@ -99,7 +99,7 @@ class LockCommands:
         ms, size = round(ttl * 1000), len(name) if name.isascii() else len(name.encode())
         job, root = job_field(holder), self._only_root or self.root(name)
         record = f"{ms} {limit} {job} {holder.attempt} {channel} {size} {name}{holder.about()}"
-        keys: tuple[str, ...] = (f"{root}h:{name}", f"{root}q:{name}")
+        keys: tuple[str, ...] = lock_keys(root, name)
         args: tuple[Arg, ...] = (token, record)
         if alive:
             args += ("wait", milliseconds(alive))
@@ -132,7 +132,7 @@ class LockCommands:
         "" if it ended by itself, else why it ended.
         """
         root = self._only_root or self.root(name)
-        keys: tuple[str, ...] = (f"{root}h:{name}", f"{root}q:{name}")
+        keys: tuple[str, ...] = lock_keys(root, name)
         args: tuple[Arg, ...] = (token,)
         if keep_for or marks or history_note is not None:
             args += (milliseconds(keep_for), next_token)

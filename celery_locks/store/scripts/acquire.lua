@@ -1,5 +1,5 @@
 -- acquire: grant a slot, or join the queue, or report who holds the lock. Safe to repeat with one token.
--- KEYS after those below: the keys of the options, in their order; then w:<owner> for each owner
+-- KEYS after the 8 below: the keys of the options, in their order; then w:<owner> for each owner
 --      (owners.py) that holds other locks and waits in this call
 -- ARGV 1 token  2 record without fence and since; '-' for no job or no channel
 --      3... options, each with its values:

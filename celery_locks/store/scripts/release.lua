@@ -1,5 +1,5 @@
 -- release: give the slot back and hand it over to the next waiter; a waiter leaves the queue by it too.
--- KEYS after those below: the marks to leave (marks.lua), also if the lock is not held
+-- KEYS after the 8 below: the marks to leave (marks.lua), also if the lock is not held
 -- ARGV 1 token
 --      optional, all or none:
 --      2 ms to keep the slot taken (at_least), or 0
@@ -18,17 +18,18 @@ local token, keep_ms = ARGV[1], tonumber(ARGV[2] or 0)
 local was_held = redis.call('ZREM', held, token)
 if was_held == 0 then redis.call('ZREM', queue, token) end
 
-local value = 4
+local next_value = 4
 if #KEYS > 8 then
 --include marks
   for i = 9, #KEYS do
-    leave_mark(KEYS[i], ARGV[value], ARGV[value + 1], token)
-    value = value + 2
+    leave_mark(KEYS[i], ARGV[next_value], ARGV[next_value + 1], token)
+    next_value = next_value + 2
   end
 end
 
-local note = was_held == 1 and ARGV[value]
-if keep_ms == 0 and not note then
+local note = was_held == 1 and ARGV[next_value]
+local needs_record = note or keep_ms > 0
+if not needs_record then
   -- The hot path, nobody is left: it returns before the other functions are created.
   redis.call('HDEL', records, token)
   if redis.call('EXISTS', held, queue) == 0 then
@@ -42,7 +43,7 @@ end
 
 if note then note_past('held', held, token, now(), note) end
 local record = keep_ms > 0 and was_held == 1 and redis.call('HGET', records, token)
-redis.call('HDEL', records, token)
+if needs_record then redis.call('HDEL', records, token) end
 if record then
   -- Kept under another token, so that a renewal on its way cannot extend it.
   local next_token = ARGV[3] ~= '' and ARGV[3] or '-' .. token
