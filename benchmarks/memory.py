@@ -63,7 +63,8 @@ def _take(server: EmbeddedServer, count: int) -> None:
                 call = COMMANDS.acquire(
                     LockSpec(_name(number), TTL), _token(number), _holder(number)
                 )
-                pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
+                keys = (*scripts.ACQUIRE.shard_keys(call.root), *call.keys)
+                pipeline.evalsha(scripts.ACQUIRE.sha, len(keys), *keys, *call.args)
             assert all(isinstance(fence, int) for fence in pipeline.execute())
 
 
@@ -109,7 +110,7 @@ def _listing(report: Report, server: EmbeddedServer, small: EmbeddedServer) -> N
 
 
 def _first_page(locks: Locks) -> None:
-    assert locks.perform(locks.commands.page()).locks
+    assert locks.run(locks.commands.page()).locks
 
 
 def _list_all(watched: Watched) -> None:

@@ -18,7 +18,7 @@ from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.replies import Lost
+from celery_locks.store.commands.replies import RenewReply
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
 
@@ -38,12 +38,12 @@ class Store:
         self.released: list[str] = []
 
     def perform(self, call: Any) -> Any:
-        if "bad" in call.args:
+        if any(key.endswith(":bad") for key in call.keys):
             self.bad += 1
             raise self.trouble or AssertionError
         if call.script.name == "renew":
-            return Lost()
-        self.released.append(call.args[0])
+            return RenewReply()
+        self.released.append(call.keys[0].partition("h:")[2])
         return True
 
     def unsubscribe(self, token: str) -> None: ...
