@@ -10,6 +10,7 @@ from benchmarks.servertime import Watched, watch
 from benchmarks.timing import MICROSECOND, in_turns, p50
 from celery_locks import Holder, Locks
 from celery_locks.store import scripts
+from celery_locks.store.calls import run_sync
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
@@ -116,7 +117,7 @@ def _first_page(locks: Locks) -> None:
 def _list_all(watched: Watched) -> None:
     cursor, seen = "", 0
     while True:
-        page = watched.perform(COMMANDS.page(cursor))
+        page = run_sync(COMMANDS.page(cursor), watched.perform)
         cursor, seen = page.cursor, seen + len(page.locks)
         if not cursor:
             break
