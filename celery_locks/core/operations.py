@@ -30,7 +30,7 @@ from celery_locks.errors import (
 )
 from celery_locks.store.calls import AsyncStore, Operation, Store
 from celery_locks.store.commands.locks import LockCommands, budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended, Rejection
 from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
@@ -98,7 +98,7 @@ class Operations(ReleaseOperations[L]):
                 if is_same_lock and self._is_enterable(lease):
                     return self._enter(lease, token)
         answer = yield from self.acquire(request)
-        assert not isinstance(answer, Done)  # only requests with extras get it
+        assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
         if not isinstance(answer, Conflict) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
@@ -122,7 +122,7 @@ class Operations(ReleaseOperations[L]):
         lease.entries |= {token}
         return lease
 
-    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
+    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Rejection]:
         try:
             if request.spec.wait:
                 answer, sent_at, valid_for = yield from wait_in_queue(self.commands, request)
@@ -141,11 +141,11 @@ class Operations(ReleaseOperations[L]):
     def _on_reply(
         self,
         request: AcquireRequest[L],
-        answer: int | Conflict | Done,
+        answer: int | Conflict | Rejection,
         sent_at: float,
         valid_for: float | None = None,
-    ) -> L | Conflict | Done:
-        """Turn the reply to a call of ``sent_at`` into a lease, a conflict, or what is done.
+    ) -> L | Conflict | Rejection:
+        """Turn the reply to a call of ``sent_at`` into a lease, a conflict or a rejection.
 
         A grant is valid for ``valid_for`` seconds, by default for the whole ttl.
         """
@@ -220,14 +220,14 @@ class Operations(ReleaseOperations[L]):
             lease.change_ttl(ttl, sent_at)
             renewer.reschedule(lease.token)
         renewal = Renewal(lease.name, lease.token, lease.ttl)
-        lost = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
-        if lost:
+        reply = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
+        if reply.lost:
             renewer.discard(lease.token)
-            lease.lose(NOT_ON_SERVER, lost.revoked.get(lease.token))
+            lease.lose(NOT_ON_SERVER, reply.revoked.get(lease.token))
             lease.check()
         lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
-        if lost.stops:
+        if reply.stops:
             lease.request_stop()
 
     def stop(self, name: str, token: str | None) -> Operation[tuple[Holder, ...]]:
@@ -237,3 +237,7 @@ class Operations(ReleaseOperations[L]):
             name, token or "", request_id=new_token()
         )
         return asked_holders
+
+    def close(self) -> None:
+        """Make no further background calls but for held leases and pending releases."""
+        renewer.stop_cleanup(self._background_store)

@@ -32,7 +32,7 @@ from celery_locks.integration.reservation import NO_RESERVATION, Reservation, re
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended, Rejection
 from celery_locks.store.commands.requests import AcquireExtras, Mark, ended_mark, reservation_token
 from celery_locks.types import Conflict, LockSpec
 
@@ -99,8 +99,10 @@ class Execution:
             # A time limit may interrupt between the grant and the assignment.
             self._release_if_acquired(name)
             raise
-        if isinstance(answer, Done):
-            return NotAcquired(self, name).on_done(answer)
+        if isinstance(answer, Completed):
+            return NotAcquired(self, name).on_completed(answer.mark)
+        if isinstance(answer, Ended):
+            return NotAcquired(self, name).on_ended(answer)
         if isinstance(answer, Conflict):
             return NotAcquired(self, name).on_conflict(answer)
         answer.on_stop = self._interrupter.on_stop
@@ -132,7 +134,7 @@ class Execution:
             outer = outer.outer
         return outer
 
-    def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Done:
+    def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Rejection:
         # The token from the main process, which renews the lock, is the outermost execution's.
         supervised_token = "" if self.outer else given_token(self.request.properties)
         self.token = supervised_token or new_token()
@@ -159,7 +161,7 @@ class Execution:
     def _extras(self, name: str) -> AcquireExtras:
         """Return the additional checks and effects of the acquire; most messages have none."""
         return AcquireExtras(
-            reject_if_completed=self._may_be_a_copy or bool(self.reservation.token),
+            reject_if_ended=self._may_be_a_copy or bool(self.reservation.token),
             release_on_grant=self.reservation.released_by_acquire(name),
             supersede=self._find_replaced(),
             idempotency=self.once.check if self.once else None,

@@ -100,7 +100,7 @@ class Router:
                 code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # the server replied and can be asked
-                    data = call.script.by_text(call.root, call.args)
+                    data = call.script.by_text(call.root, call.keys, call.args)
                     continue
                 self._raise_if_final(code, reply, call, may_have_executed)
                 trouble = reply.text

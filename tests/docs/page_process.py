@@ -8,10 +8,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.leftovers import processes_in
-
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import Child, new_directory
+from tests.support.processes import processes_in
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

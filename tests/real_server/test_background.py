@@ -45,7 +45,7 @@ class CallsToFrozen:
     def run(self) -> None:
         for _ in range(4):
             if not self._ends.is_set():
-                call = Call(PlainCommand("PING"), "", (), bool, CALL_LIMIT)
+                call = Call(PlainCommand("PING"), "", (), (), bool, CALL_LIMIT)
                 with pytest.raises(Exception):
                     self._store.perform(call)
         self.rounds += 1

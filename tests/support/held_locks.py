@@ -20,4 +20,4 @@ def held_for(locks: Locks, clock: Any, *seconds: float, task: str = "bill") -> N
         take(locks, f"past {number}", task=task, task_id="p", ttl=100_000)
         clock.shift(one)
         token = f"token of past {number}"
-        locks.perform(locks.commands.release(f"past {number}", token, past=""))
+        locks.perform(locks.commands.release(f"past {number}", token, history_note=""))

@@ -6,12 +6,14 @@ when it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from celery_locks.store.calls import Call
-from celery_locks.store.commands.replies import Lost
+from celery_locks.store.calls import Call, Operation
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.replies import LockPage, RenewReply, Wait
 from celery_locks.store.commands.requests import Mark
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import Revocation
 
 
@@ -45,29 +47,38 @@ class SentRenewal(NamedTuple):
     ttl: float
 
 
+def _name_of(key: str) -> str:
+    """Return the name of the lock whose holders are under this key."""
+    return key.partition("}:h:")[2]
+
+
 def read_acquire(call: Call) -> SentAcquire:
-    name, token, ms, record, *rest = call.args
-    alive = float(str(rest[0]).split()[0]) / 1000 if rest else 0.0
-    return SentAcquire(str(name), str(token), int(ms) / 1000, str(record), alive, tuple(rest[1:]))
+    token, record, *options = call.args
+    ms, alive = str(record).split()[0], 0.0
+    if "wait" in options:
+        alive = int(options[options.index("wait") + 1]) / 1000
+    name = _name_of(call.keys[0])
+    return SentAcquire(name, str(token), int(ms) / 1000, str(record), alive, tuple(options))
 
 
 def read_release(call: Call) -> SentRelease:
     more: list[Any]
-    name, token, *rest = call.args
+    token, *rest = call.args
     keep_ms, next_token, *more = rest or (0, "")
-    note = more.pop() if len(more) % 3 else None
+    note = more.pop() if len(more) % 2 else None
+    keys = [key.removeprefix(call.root) for key in call.keys[2:]]
     marks = [
-        Mark(mark, value, int(ms) / 1000)
-        for mark, value, ms in zip(more[::3], more[1::3], more[2::3], strict=True)
+        Mark(key, value, int(ms) / 1000)
+        for key, value, ms in zip(keys, more[::2], more[1::2], strict=True)
     ]
-    return SentRelease(str(name), str(token), int(keep_ms) / 1000, str(next_token), marks, note)
+    name = _name_of(call.keys[0])
+    return SentRelease(name, str(token), int(keep_ms) / 1000, str(next_token), marks, note)
 
 
 def read_renewals(call: Call) -> list[SentRenewal]:
-    names, tokens, ttls = call.args[::3], call.args[1::3], call.args[2::3]
     return [
-        SentRenewal(str(name), str(token), int(ms) / 1000)
-        for name, token, ms in zip(names, tokens, ttls, strict=False)
+        SentRenewal(_name_of(key), str(token), int(ms) / 1000)
+        for key, token, ms in zip(call.keys, call.args[::2], call.args[1::2], strict=False)
     ]
 
 
@@ -80,8 +91,18 @@ def names_in(call: Call) -> set[str]:
 
 def renew_reply(
     *lost: str, revoked: dict[str, Revocation] | None = None, stops: Iterable[str] = ()
-) -> Lost:
+) -> RenewReply:
     """Return the reply of a renewal: which tokens are lost, and whose holders are to stop."""
-    reply = Lost(lost)
-    reply.revoked, reply.stops = revoked or {}, frozenset(stops)
-    return reply
+    return RenewReply(frozenset(lost), revoked or {}, frozenset(stops))
+
+
+class OneCallCommands(LockCommands):
+    """The commands, but each read of several calls is one, which replies with its result."""
+
+    def waits(self, root: str, owners: Sequence[str]) -> Operation[list[Wait]]:
+        waits: list[Wait] = yield Call(PlainCommand("waits"), root, (), tuple(owners), list, 1.0)
+        return waits
+
+    def page(self, cursor: str = "", *_: Any, **__: Any) -> Operation[LockPage]:
+        page: LockPage = yield Call(PlainCommand("page"), cursor, (), (), list, 1.0)
+        return page

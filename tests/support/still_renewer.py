@@ -1,10 +1,12 @@
 """The renewer without its threads: the test runs the jobs that are due."""
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
 import pytest
 
+from celery_locks.core import cleanup_job
 from celery_locks.core.background import BackgroundThread
 from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import Renewer, renewer
@@ -45,6 +47,7 @@ class StillRenewer(Renewer):
 
 
 def use_still_renewer(monkeypatch: pytest.MonkeyPatch) -> StillRenewer:
+    monkeypatch.setattr(cleanup_job, "_INTERVAL", math.inf)
     still = StillRenewer()
     replace_everywhere(monkeypatch, "renewer", renewer, still)
     return still

@@ -13,9 +13,9 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
 from celery_locks.store.calls import run_async, run_sync
-from celery_locks.store.commands.locks import LockCommands
 from tests.support.acquiring import Run, ask
 from tests.support.scripted_store import AnsweringStore, ScriptedStore
+from tests.support.sent_calls import OneCallCommands
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 
@@ -25,7 +25,7 @@ def operations(
     scripted_store: ScriptedStore, still_renewer: StillRenewer
 ) -> Iterator[Operations[Lease]]:
     backend: Any = object()
-    yield Operations(backend, Lease, scripted_store, LockCommands("p"))
+    yield Operations(backend, Lease, scripted_store, OneCallCommands("p"))
     current_owner().leases.clear()
 
 

@@ -31,7 +31,7 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.store.calls import run_sync
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed
 from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck, Mark
 from celery_locks.types import Conflict, Holder, Revocation
 from tests.support.acquiring import TTL, Run, TimeLimit, ask
@@ -219,8 +219,8 @@ def test_completed_work_is_returned_as_it_is(
     still_renewer: StillRenewer,
     virtual_clock: VirtualClock,
 ) -> None:
-    scripted_store.expect(("acquire", Done("rt 1")))
-    assert run(operations.acquire(ask(virtual_clock))) == Done("rt 1")
+    scripted_store.expect(("acquire", Completed("rt 1")))
+    assert run(operations.acquire(ask(virtual_clock))) == Completed("rt 1")
     assert not still_renewer.tokens
 
 

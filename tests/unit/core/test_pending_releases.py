@@ -141,7 +141,7 @@ def test_release_that_is_replaced_while_it_is_sent_is_sent_as_it_is_then(
     job.add("a")
 
     def replaced(_: Any) -> bool:
-        job.add("a", marks=[Mark("d:j", 1, 60.0)])
+        job.add("a", marks=[Mark("e:j", 1, 60.0)])
         return True
 
     scripted_store.expect(("release", replaced), ("release", True))
@@ -149,7 +149,7 @@ def test_release_that_is_replaced_while_it_is_sent_is_sent_as_it_is_then(
     job.run()
     first, second = scripted_store.releases
     assert first.marks == []
-    assert [mark.mark for mark in second.marks] == ["d:j"]
+    assert [mark.key for mark in second.marks] == ["e:j"]
     assert job.releases == {}
 
 

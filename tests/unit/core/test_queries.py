@@ -11,11 +11,11 @@ from celery_locks.errors import (
     LockUnavailable,
 )
 from celery_locks.store.calls import run_sync
-from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.replies import LockPage
 from celery_locks.types import Holder, LockInfo
 from tests.support.acquiring import Run
 from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.sent_calls import OneCallCommands
 from tests.support.virtual_clock import VirtualClock
 
 
@@ -24,15 +24,15 @@ def test_list_reads_every_page_and_names_each_lock_once(
 ) -> None:
     """A lock that moves between two pages is on both."""
     one, two = LockInfo("one", 1, ()), LockInfo("two", 1, ())
-    scripted_store.expect(("list", LockPage([one], "0:5")), ("list", LockPage([one, two], "")))
-    assert run(Queries(LockCommands("p")).list_locks()) == [one, two]
+    scripted_store.expect(("page", LockPage([one], "0:5")), ("page", LockPage([one, two], "")))
+    assert run(Queries(OneCallCommands("p")).list_locks()) == [one, two]
 
 
 def test_recent_answer_needs_no_call_and_is_as_old_as_its_question(
     scripted_store: ScriptedStore, virtual_clock: VirtualClock
 ) -> None:
     """A slow reply does not make the answer younger."""
-    queries = Queries(LockCommands("p"))
+    queries = Queries(OneCallCommands("p"))
     held = LockInfo("a", 1, (Holder(token="t"),))
 
     def is_locked(max_age: float) -> bool:
@@ -42,10 +42,10 @@ def test_recent_answer_needs_no_call_and_is_as_old_as_its_question(
         virtual_clock.advance(1)
         return held
 
-    scripted_store.expect(("info", after_a_second))
+    scripted_store.expect(("describe", after_a_second))
     assert is_locked(0.0)
     assert is_locked(1.0)
-    scripted_store.expect(("info", None))
+    scripted_store.expect(("describe", None))
     assert not is_locked(0.9)
     assert not is_locked(60.0)
 
@@ -53,8 +53,8 @@ def test_recent_answer_needs_no_call_and_is_as_old_as_its_question(
 def test_answer_that_never_came_is_not_remembered(
     scripted_store: ScriptedStore, virtual_clock: VirtualClock
 ) -> None:
-    queries = Queries(LockCommands("p"))
-    scripted_store.expect(("info", reply_lost()), ("info", None))
+    queries = Queries(OneCallCommands("p"))
+    scripted_store.expect(("describe", reply_lost()), ("describe", None))
     with pytest.raises(LockUnavailable):
         run_sync(queries.is_locked("a", 60.0), scripted_store.perform)
     assert not run_sync(queries.is_locked("a", 60.0), scripted_store.perform)

@@ -96,7 +96,7 @@ def test_release_with_marks_is_tried_longer_than_the_lock_lives(
     acquire: Callable[..., Lease],
 ) -> None:
     """A mark says that work is completed: without it the work is done again."""
-    lease, marks = acquire(), [Mark("d:j", 1, 3600.0)]
+    lease, marks = acquire(), [Mark("e:j", 1, 3600.0)]
     scripted_store.expect(("release", reply_lost()))
     with pytest.raises(LockUnavailable):
         run_sync(operations.release(lease, marks), scripted_store.perform)
@@ -105,7 +105,7 @@ def test_release_with_marks_is_tried_longer_than_the_lock_lives(
     virtual_clock.advance(TTL + RETRY_MARKS_FOR / 2)
     scripted_store.expect(("release", False))
     still_renewer.run_due()
-    assert scripted_store.releases[-1].marks == [Mark("d:j", 1, 3600.0)]
+    assert scripted_store.releases[-1].marks == [Mark("e:j", 1, 3600.0)]
 
 
 def test_slot_that_is_kept_stays_taken_until_the_same_moment_however_late_the_release_comes(

@@ -15,7 +15,7 @@ from celery_locks.core.requests import AcquireRequest
 from celery_locks.core.waiting import ALIVE, REPOLL
 from celery_locks.store.calls import Subscribe, WaitForHandover, run_sync
 from celery_locks.store.commands.locks import CLAIM
-from celery_locks.store.commands.replies import Done, Wait
+from celery_locks.store.commands.replies import Completed, Wait
 from celery_locks.store.commands.requests import reservation_token
 from celery_locks.types import Conflict, Holder, LockSpec
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -191,7 +191,7 @@ def test_task_does_not_wait_where_waiting_cannot_help(
 
 
 def test_completed_work_ends_the_wait_and_leaves_the_queue(acquire: Acquire) -> None:
-    done = Done("rt 1")
+    done = Completed("rt 1")
     assert acquire(*JOIN, ("acquire", done), ("release", False)) == done
 
 

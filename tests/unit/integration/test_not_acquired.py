@@ -26,7 +26,7 @@ from celery_locks.integration.not_acquired import NotAcquired
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision
 from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Ended
 from celery_locks.store.commands.requests import ended_mark
 from celery_locks.types import Conflict, Holder
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -327,7 +327,7 @@ class Once:
 
 def test_completed_work_returns_its_result_and_releases_the_reservation(log: Log) -> None:
     run = run_of(log, once=Once(has_result=True), request={"chain": ["next"]})
-    assert run.on_done(Done("saved")) == "saved"
+    assert run.on_completed("saved") == "saved"
     assert log.names == ["emit already_done", "event task-skipped", "release reservation"]
 
 
@@ -336,9 +336,9 @@ def test_completed_work_without_a_result_fails_where_somebody_follows(
     log: Log, followers: Any
 ) -> None:
     """The next link would be handed a value that is none."""
-    assert run_of(log, once=Once(has_result=False)).on_done(Done("saved")) == "saved"
+    assert run_of(log, once=Once(has_result=False)).on_completed("saved") == "saved"
     with pytest.raises(AlreadyDone):
-        run_of(log, once=Once(has_result=False), request=followers).on_done(Done("saved"))
+        run_of(log, once=Once(has_result=False), request=followers).on_completed("saved")
     assert log.names.count("release reservation") == 2
 
 
@@ -347,7 +347,7 @@ def test_copy_of_a_message_whose_result_is_there_is_dropped(log: Log, state: str
     run = run_of(log)
     run.task.state = state
     with pytest.raises(Ignore, match="has run"):
-        run.on_done(Done())
+        run.on_ended(Ended())
     assert log.names == ["pass reservation on", "emit already_done"]
 
 
@@ -364,14 +364,14 @@ def test_copy_does_not_wait_for_a_result_that_nobody_can_read(log: Log, unreadab
     run = run_of(log)
     unreadable(run)
     with pytest.raises(Ignore, match="has run"):
-        run.on_done(Done())
+        run.on_ended(Ended())
     assert log.names == ["pass reservation on", "emit already_done"]
 
 
 def test_copy_of_a_replaced_message_is_marked_as_revoked(log: Log) -> None:
     """Whoever waits for it learns that it never runs."""
     with pytest.raises(Ignore, match="has run"):
-        run_of(log).on_done(Done(was_replaced=True))
+        run_of(log).on_ended(Ended(was_replaced=True))
     assert log[1] == ("mark as revoked", "j", "replaced")
     assert log.names == ["pass reservation on", "mark as revoked", "emit already_done"]
 
@@ -380,7 +380,7 @@ def test_result_that_is_there_is_not_overwritten(log: Log) -> None:
     run = run_of(log)
     run.task.state = "REVOKED"
     with pytest.raises(Ignore):
-        run.on_done(Done(was_replaced=True))
+        run.on_ended(Ended(was_replaced=True))
     assert "mark as revoked" not in log.names
 
 
@@ -388,7 +388,7 @@ def test_copy_of_a_message_that_is_being_replaced_comes_back(log: Log, decide: A
     """If the other is never sent, this one runs."""
     decide("requeue")
     with pytest.raises(Ignore, match="as planned"):
-        run_of(log).on_done(Done(is_being_replaced=True))
+        run_of(log).on_ended(Ended(is_being_replaced=True))
     assert LockHeader.read(log[1][1]["headers"]).unseen is None, "it waits for no result"
     assert "publish" in log.names
 
@@ -396,7 +396,7 @@ def test_copy_of_a_message_that_is_being_replaced_comes_back(log: Log, decide: A
 def test_copy_waits_a_ttl_for_the_result_of_the_run_that_ended(log: Log, decide: Any) -> None:
     decide("requeue", pause=2.0)
     with pytest.raises(Ignore, match="as planned"):
-        run_of(log, header=LockHeader(unseen=AT - 29), options={"ttl": 30.0}).on_done(Done())
+        run_of(log, header=LockHeader(unseen=AT - 29), options={"ttl": 30.0}).on_ended(Ended())
     assert log.names == [
         "pass reservation on",
         "signature",
@@ -419,7 +419,7 @@ def test_copy_without_a_result_after_a_ttl_runs_at_once_if_the_mark_is_gone(
     locks = SimpleNamespace(commands=LockCommands("p"), perform=scripted_store.perform)
     run = run_of(log, header=LockHeader(unseen=AT - 31), options={"ttl": 30.0}, locks=locks)
     with pytest.raises(Ignore, match="as planned"):
-        run.on_done(Done())
+        run.on_ended(Ended())
     [release] = scripted_store.releases
     mark = ended_mark(Holder(task_id="j", retries=2), 0.001)
     assert release.marks == [mark], "the mark of this attempt ends now"
@@ -429,5 +429,5 @@ def test_copy_without_a_result_after_a_ttl_runs_at_once_if_the_mark_is_gone(
 def test_time_of_the_first_wait_for_a_result_is_in_the_header(log: Log, decide: Any) -> None:
     decide("requeue")
     with pytest.raises(Ignore):
-        run_of(log).on_done(Done())
+        run_of(log).on_ended(Ended())
     assert LockHeader.read(log[1][1]["headers"]).unseen == AT

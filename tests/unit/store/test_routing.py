@@ -11,10 +11,11 @@ from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.resp import ErrorReply
 from celery_locks.store.routing import Exchange, Pause, Router
-from celery_locks.store.scripts import INFO
+from celery_locks.store.scripts import DESCRIBE
 from celery_locks.store.server_config import ServerConfig
 
 ROOT = "p:{0}:"
+KEYS = ("p:{0}:h:name", "p:{0}:q:name")
 SINGLE = ServerConfig("single", (("h", 1),))
 SENTINEL = ServerConfig("sentinel", (("s1", 1), ("s2", 2), ("s3", 3)), service="m")
 CLUSTER = ServerConfig("cluster", (("n1", 1), ("n2", 2)))
@@ -37,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def call(budget: float = 3.0) -> Call:
-    return Call(INFO, ROOT, ("name",), lambda reply: ("parsed", reply), budget)
+    return Call(DESCRIBE, ROOT, KEYS, (), lambda reply: ("parsed", reply), budget)
 
 
 class Talk:
@@ -87,20 +88,20 @@ def test_a_first_try_that_the_store_made_counts(clock: Clock) -> None:
 def test_a_first_try_that_met_no_script_is_repeated_with_its_text(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     assert talk.run(7, failed=ErrorReply("NOSCRIPT No matching script")) == ("parsed", 7)
-    assert [e.data for e in talk.sent] == [INFO.by_text(ROOT, ("name",))]
+    assert [e.data for e in talk.sent] == [DESCRIBE.by_text(ROOT, KEYS, ())]
 
 
 def test_answer_is_parsed(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     assert talk.run(7) == ("parsed", 7)
     assert [e.address for e in talk.sent] == [("h", 1)]
-    assert talk.sent[0].data == INFO.by_sha(ROOT, ("name",))
+    assert talk.sent[0].data == DESCRIBE.by_sha(ROOT, KEYS, ())
 
 
 def test_noscript_sends_the_text(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     assert talk.run(ErrorReply("NOSCRIPT No matching script."), 7) == ("parsed", 7)
-    assert talk.sent[1].data == INFO.by_text(ROOT, ("name",))
+    assert talk.sent[1].data == DESCRIBE.by_text(ROOT, KEYS, ())
     assert talk.pauses == []
 
 
