@@ -5,9 +5,9 @@ and the arguments for it, and which of three topologies the server has. ``routin
 address to talk to.
 
 A user's connection class, credentials, TLS options, ``redis_connect_func`` and ``max_connections``
-hold. Its timeouts, retries and health checks are replaced: one deadline bounds each of our calls,
-and the router decides about another try. Connections always speak RESP2: the replies that we read
-are the same in RESP3, and a subscription in RESP2 needs no handler for push messages.
+hold, and the protocol if it names one; else it is RESP2, whose handshake is shorter. Timeouts,
+retries and health checks are replaced: one deadline bounds each of our calls, and the router
+decides about another try.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import redis.connection as sync_connection
 import redis.sentinel
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.bounded_connection import Deadline, bounded, resetting
+from celery_locks.store.bounded_connection import ExchangeState, bounded, resetting
 
 Address = tuple[str, int]
 Topology = Literal["single", "sentinel", "cluster"]
@@ -48,13 +48,14 @@ _COMMON = (
     "socket_keepalive",
     "socket_keepalive_options",
     "socket_type",
+    "protocol",
 )
 # Arguments of a user's client that we set ourselves, or that belong to its own pool.
 _REPLACED = (
     *("socket_timeout", "socket_connect_timeout"),
     *("retry", "retry_on_timeout", "retry_on_error"),
     "health_check_interval",
-    "protocol",
+    "decode_responses",
     "lib_name",
     "lib_version",
     "driver_info",
@@ -122,7 +123,7 @@ class ServerConfig:
 
     def connection(self, address: Address, timeout: float | None, *, asyncio: bool = False) -> Any:
         """Make an unconnected redis-py connection; each step of connecting may take ``timeout``."""
-        kwargs = {**self._kwargs_for(address, asyncio), **_SHORTEST_HANDSHAKE}
+        kwargs = {**_SHORTEST_HANDSHAKE, **self._kwargs_for(address, asyncio)}
         kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         if self.transport != "unix" and not self.is_in_process:
             kwargs |= {"host": address[0], "port": address[1]}
@@ -134,7 +135,7 @@ class ServerConfig:
             connection_class = (resetting if asyncio else bounded)(connection_class)
         connection = connection_class(**{key: kwargs[key] for key in kwargs if key in accepted})
         if self.is_in_process:
-            connection.deadline = Deadline()
+            connection.state = ExchangeState()
         return connection
 
     def _class_for(self, address: Address, asyncio: bool) -> Any:

@@ -12,8 +12,9 @@ import redis.asyncio
 from celery_locks import AsyncLocks, Locks
 from celery_locks.clock import now
 from celery_locks.store.connect_errors import ConnectionFailed
-from celery_locks.store.connection import ConnectionPool
-from celery_locks.store.resp import pack
+from celery_locks.store.connection_pool import ConnectionPool
+from celery_locks.store.drivers import BlockingDriver, run_blocking
+from celery_locks.store.resp import Reply, pack
 from celery_locks.store.url import from_url
 from tests.servers.embedded import EmbeddedServer
 from tests.support.news import at_most
@@ -35,6 +36,20 @@ class CountingConnection(redis.Connection):
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         self.counts["read"] = self.counts.get("read", 0) + 1
         return super().read_response(*args, **kwargs)
+
+
+class BlockingPool(ConnectionPool):
+    """The pool of a blocking store, alone."""
+
+    def __init__(self, url: str, limit: int = 0) -> None:
+        server = from_url(url)
+        super().__init__(BlockingDriver(), server, server.addresses[0], limit)
+
+    def ask(self, data: bytes, deadline: float) -> Reply:
+        return run_blocking(self.exchange, data, deadline)
+
+    def close_all(self) -> None:
+        run_blocking(self.close)
 
 
 class RotatingProvider(redis.CredentialProvider):
@@ -131,13 +146,11 @@ def test_connection_that_lost_its_login_is_replaced(server: EmbeddedServer) -> N
             keys=["*"], channels=["*"], commands=["+@all"],
         )  # fmt: skip
         control.config_set("requirepass", "other")
-    pool = ConnectionPool(
-        from_url(f"redis://app:first@{server.host}:{server.port}"), ("127.0.0.1", server.port)
-    )
-    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
-    pool.exchange(pack("RESET"), now() + 5)  # logs out
-    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
-    pool.close()
+    pool = BlockingPool(f"redis://app:first@{server.host}:{server.port}")
+    assert pool.ask(pack("PING"), now() + 5) == b"PONG"
+    pool.ask(pack("RESET"), now() + 5)  # logs out
+    assert pool.ask(pack("PING"), now() + 5) == b"PONG"
+    pool.close_all()
     with server.client(password="other") as control:
         control.config_set("requirepass", "")
 
@@ -176,19 +189,19 @@ def test_limit_of_the_pool_holds(server: EmbeddedServer) -> None:
 
 def test_caller_at_the_limit_waits_until_its_deadline_only(proxy: Proxy) -> None:
     """Whoever finds all connections in use is told in time, and says why."""
-    pool = ConnectionPool(from_url(proxy.url), (proxy.host, proxy.port), limit=1)
-    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+    pool = BlockingPool(proxy.url, limit=1)
+    assert pool.ask(pack("PING"), now() + 5) == b"PONG"
     proxy.black_hole()
     with ThreadPoolExecutor() as threads:
-        slow = threads.submit(pool.exchange, pack("PING"), now() + 2)
+        slow = threads.submit(pool.ask, pack("PING"), now() + 2)
         wait_until(lambda: not pool._idle)
         with at_most(0.3), pytest.raises(ConnectionFailed, match="max_connections"):
-            pool.exchange(pack("PING"), now() + 0.3)
+            pool.ask(pack("PING"), now() + 0.3)
         with pytest.raises(ConnectionFailed):
             slow.result(10)
     proxy.pass_through()
-    assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
-    pool.close()
+    assert pool.ask(pack("PING"), now() + 5) == b"PONG"
+    pool.close_all()
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -225,13 +238,13 @@ def test_one_timeout_does_not_close_connections_that_are_in_use_meanwhile(
     server: EmbeddedServer,
 ) -> None:
     """One slow answer is no reason for every thread to connect again."""
-    pool = ConnectionPool(from_url(server.url), (server.host, server.port))
+    pool = BlockingPool(server.url)
     with ThreadPoolExecutor() as threads:
-        slow = threads.submit(pool.exchange, pack("BLPOP", "nothing", 5), now() + 1)
+        slow = threads.submit(pool.ask, pack("BLPOP", "nothing", 5), now() + 1)
         until = now() + 0.8
         while now() < until:
-            assert pool.exchange(pack("PING"), now() + 5) == b"PONG"
+            assert pool.ask(pack("PING"), now() + 5) == b"PONG"
         with pytest.raises(ConnectionFailed, match="no answer"):
             slow.result(10)
     assert len(pool._idle) == 1
-    pool.close()
+    pool.close_all()

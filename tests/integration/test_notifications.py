@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
-from celery_locks.store import notifications as mailbox
+from celery_locks.store import notifications
 from celery_locks.store.calls import Subscribe
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from tests.servers.embedded import EmbeddedServer
@@ -72,7 +72,7 @@ def test_refusal_that_passes_is_put_to_the_test_again(
     face: Open, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that was full once would else be polled for the life of the process."""
-    monkeypatch.setattr(mailbox, "_RETRY", 0.1)
+    monkeypatch.setattr(notifications, "_RETRY", 0.1)
     near, far = face(server.url), Locks.from_url(server.url)
     near.info("busy")  # it has one connection, and gets no other
     busy = far.acquire("busy")

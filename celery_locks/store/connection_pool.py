@@ -1,0 +1,170 @@
+"""Exchanges with one node on redis-py's connections, each bounded by one deadline.
+
+redis-py connects, logs in, sends and reads, through its public methods. Idle connections are kept
+here, last in, first out, and never more are open than the user's pool may open. They are not
+borrowed from the user's own pool: we tried ``pool.get_connection()``, and it connects, logs in and
+repeats both with the timeouts and retries of that pool (by default neither ends), so a server that
+sends a byte now and then held a call of 1 second for 20; and what the pool itself has made cannot
+get our deadline afterwards, because the socket of a connection is private to redis-py.
+
+An exchange that fails or is interrupted never puts its connection back: the next user would read
+its reply. There is no liveness check before use: every call may be repeated, so a stale connection
+costs one more try, not a round trip each time.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import redis.exceptions
+
+from celery_locks.clock import now
+from celery_locks.store.bounded_connection import close_without_loop
+from celery_locks.store.connect_errors import ConnectionFailed, check_version, connect_error
+from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
+from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
+from celery_locks.store.server_config import Address, ServerConfig, describe_address
+from celery_locks.unpatched import native_lock
+
+_SERVER_INFO = pack("INFO", "server")
+# redis-py closes a connection after these replies.
+_CLOSED_AFTER = ("NOAUTH", "WRONGPASS", "LOADING")
+
+
+class ConnectionPool:
+    """The connections of a process or event loop to one node; ``limit`` of them if it is not 0."""
+
+    def __init__(
+        self, driver: Driver, server: ServerConfig, address: Address, limit: int = 0
+    ) -> None:
+        self.driver = driver
+        self._server = server
+        self._address = address
+        self._limit = limit
+        self._idle: list[Any] = []
+        # Weak: a connection that an interrupted exchange has lost no longer counts.
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._counting = native_lock()
+        self._returned = driver.semaphore(is_free=False)
+        self._waiting = 0
+
+    async def exchange(self, data: bytes, deadline: float) -> Reply:
+        """Send and read one reply; raise ``ConnectionFailed`` if that fails by the deadline."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = await self._open_or_wait(deadline)
+        began = now()
+        try:
+            reply = await self._exchange_on(connection, data, deadline)
+        except FAILURES as error:
+            await self._discard(connection)
+            # The idle ones are most likely dead too; after a timeout, those silent since it began.
+            await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
+            where = describe_address(self._address)
+            raise ConnectionFailed(f"no answer from {where}: {error}") from error
+        except BaseException:
+            await self._discard(connection)
+            raise
+        if isinstance(reply, ErrorReply) and reply.code in _CLOSED_AFTER:
+            is_new = connection.state.answered_at == 0.0
+            await self._discard(connection)
+            if is_new or reply.code != "NOAUTH":
+                return reply
+            # Credentials may have been rotated since an idle connection logged in.
+            await self.close()
+            return await self.exchange(data, deadline)
+        self._put_back(connection)
+        return reply
+
+    async def _exchange_on(self, connection: Any, data: bytes, deadline: float) -> Reply:
+        """Send and read one reply; an error reply is a value, all else that fails is raised."""
+        connection.state.awaits_reply = True
+        try:
+            reply = await self.driver.exchange(connection, data, deadline)
+        except redis.exceptions.RedisError as error:
+            found = error_reply(error)
+            if found is None:
+                raise
+            reply = found
+        connection.state.awaits_reply = False
+        return reply
+
+    def _put_back(self, connection: Any) -> None:
+        connection.state.answered_at = now()
+        self._idle.append(connection)
+        if self._waiting:
+            self.driver.release(self._returned)
+
+    async def _open_or_wait(self, deadline: float) -> Any:
+        """Open a connection; at the limit wait for one that is put back."""
+        while True:
+            connection = self._new_connection(deadline)
+            if connection is not None:
+                return await self._connect(connection, deadline)
+            self._waiting += 1
+            try:
+                # Not longer: one that was lost or closed is not announced.
+                await self.driver.acquire(self._returned, min(deadline, now() + 0.05))
+            finally:
+                self._waiting -= 1
+            try:
+                return self._idle.pop()
+            except IndexError:  # another caller was faster
+                if now() < deadline:
+                    continue
+            where = describe_address(self._address)
+            raise ConnectionFailed(
+                f"all connections to {where} that max_connections permits are in use"
+            )
+
+    def _new_connection(self, deadline: float) -> Any:
+        """Make an unconnected connection; None at the limit."""
+        with self._counting:
+            if self._limit and len(self._open) >= self._limit:
+                return None
+            connection = self.driver.new_connection(self._server, self._address, deadline)
+            self._open.add(connection)
+            return connection
+
+    async def open_for_subscription(self, deadline: float) -> Any:
+        """Open a connection that does not count and is not kept."""
+        connection = self.driver.new_connection(self._server, self._address, deadline)
+        return await self._connect(connection, deadline)
+
+    async def _connect(self, connection: Any, deadline: float) -> Any:
+        """Connect and log in; check once that the server is new enough."""
+        try:
+            await self.driver.connect(connection, deadline)
+            if self._address not in self._server.checked:
+                info = await self._exchange_on(connection, _SERVER_INFO, deadline)
+                check_version(self._server, self._address, info)
+                self._server.checked.add(self._address)
+        except FAILURES as error:
+            await self._discard(connection)
+            raise connect_error(self._server, self._address, error) from error
+        except BaseException:
+            await self._discard(connection)
+            raise
+        return connection
+
+    async def _discard(self, connection: Any) -> None:
+        self._open.discard(connection)
+        await self.driver.disconnect(connection)
+
+    async def close(self, answered_before: float = math.inf) -> None:
+        """Close the idle connections, or those that had their last reply before that time."""
+        for connection in self._idle[:]:
+            if connection.state.answered_at > answered_before:
+                continue
+            try:
+                self._idle.remove(connection)
+            except ValueError:  # another caller has taken it
+                continue
+            await self._discard(connection)
+
+    def close_without_loop(self) -> None:
+        for connection in self._idle:
+            close_without_loop(connection)
