@@ -98,16 +98,14 @@ class DeadlineSocket:
 
 @cache
 def bounded(connection_class: Any) -> Any:
-    """Return the connection class with a ``state`` that bounds connecting and each exchange."""
+    """Return the connection class, with its ``state`` to bound connecting and each exchange."""
     resolves = connection_class._connect in (
         redis.connection.Connection._connect,
         redis.connection.SSLConnection._connect,
     )
 
     class BoundedConnection(connection_class):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.state = ExchangeState()
-            super().__init__(*args, **kwargs)
+        state: ExchangeState
 
         def _connect(self) -> DeadlineSocket:
             if resolves:
@@ -152,9 +150,7 @@ def resetting(connection_class: Any) -> Any:
     """Return the connection class for asyncio, reset if closed with a command unanswered."""
 
     class ResettingConnection(connection_class):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.state = ExchangeState()
-            super().__init__(*args, **kwargs)
+        state: ExchangeState
 
         async def disconnect(self, *args: Any, **kwargs: Any) -> None:
             if self._writer and self.state.awaits_reply:
@@ -167,9 +163,10 @@ def resetting(connection_class: Any) -> Any:
 
 def close_without_loop(connection: Any) -> None:
     """Close an asyncio connection whose event loop has ended."""
-    writer, connection._reader, connection._writer = connection._writer, None, None
+    writer = getattr(connection, "_writer", None)
     if writer is None:
-        return
+        return  # it is closed, or in this process
+    connection._reader = connection._writer = None
     transport = writer.transport
     with suppress(RuntimeError):  # it is marked as closed before it needs its loop
         transport.abort()

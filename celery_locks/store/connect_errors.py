@@ -19,29 +19,22 @@ MINIMUM = (6, 2)
 
 # A command with more than ten arguments is refused in words of its own before any login; a command
 # inside a script in other words on each server.
-_REFUSALS = (
-    (
-        r"NOAUTH|unauthenticated (multi)?bulk",
-        "wants a password; write it into the URL of the lock server",
+_REFUSALS = {
+    r"NOAUTH|unauthenticated (multi)?bulk": (
+        "wants a password; write it into the URL of the lock server"
     ),
-    (
-        r"WRONGPASS|invalid (password|username)|called without any",
-        "refuses our user or password; correct them in the URL of the lock server",
+    r"WRONGPASS|invalid (password|username)|called without any": (
+        "refuses our user or password; correct them in the URL of the lock server"
     ),
-    (
-        r"NOPERM|ACL failure in script|The user executing the script can't",
-        "does not permit our user to do this; docs/security.md lists the permissions to give",
+    r"NOPERM|ACL failure in script|The user executing the script can't": (
+        "does not permit our user to do this; docs/security.md lists the permissions to give"
     ),
-    (
-        "ALERT_CERTIFICATE_REQUIRED",
-        "wants a client certificate; set ssl_certfile and ssl_keyfile",
-    ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
+    "ALERT_CERTIFICATE_REQUIRED": "wants a client certificate; set ssl_certfile and ssl_keyfile",
+    "CERTIFICATE_VERIFY_FAILED": (
         "has a certificate that is not trusted here; set ssl_ca_certs to its authority's "
-        "certificate and write the host name that it was made for",
+        "certificate and write the host name that it was made for"
     ),
-)
+}
 _TLS_FILES = "is not asked: a file of ssl_ca_certs, ssl_certfile or ssl_keyfile cannot be used"
 _TLS_FAILS = "and we cannot agree on TLS; is it a TLS port, and are the ssl_… options right?"
 _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
@@ -53,7 +46,7 @@ class ConnectionFailed(Exception):
 
 def refused_because(text: str) -> str:
     """Say what a server that refuses us wants; "" if the text is no refusal."""
-    return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
+    return next((sentence for words, sentence in _REFUSALS.items() if re.search(words, text)), "")
 
 
 def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:

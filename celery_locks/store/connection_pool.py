@@ -21,7 +21,6 @@ from typing import Any
 import redis.exceptions
 
 from celery_locks.clock import now
-from celery_locks.store.bounded_connection import close_without_loop
 from celery_locks.store.connect_errors import ConnectionFailed, check_version, connect_error
 from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
 from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
@@ -164,7 +163,3 @@ class ConnectionPool:
             except ValueError:  # another caller has taken it
                 continue
             await self._discard(connection)
-
-    def close_without_loop(self) -> None:
-        for connection in self._idle:
-            close_without_loop(connection)

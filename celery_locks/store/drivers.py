@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import redis.exceptions
 
 from celery_locks.clock import now
+from celery_locks.store.bounded_connection import close_without_loop
 from celery_locks.store.resp import Reply
 from celery_locks.store.server_config import Address, ServerConfig
 
@@ -33,21 +35,6 @@ def run_blocking(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) ->
         result: T = done.value
         return result
     raise AssertionError(f"{function} awaits something that is not a blocking driver")
-
-
-class Driver(Protocol):
-    """Blocks or awaits; ``deadline`` is the time by which a method must have ended."""
-
-    def new_connection(self, server: ServerConfig, address: Address, deadline: float) -> Any: ...
-    async def connect(self, connection: Any, deadline: float) -> None: ...
-    async def send(self, connection: Any, data: bytes, deadline: float) -> None: ...
-    async def read(self, connection: Any, deadline: float) -> Reply: ...
-    async def exchange(self, connection: Any, data: bytes, deadline: float) -> Reply: ...
-    async def disconnect(self, connection: Any) -> None: ...
-    async def sleep(self, seconds: float) -> None: ...
-    def semaphore(self, is_free: bool) -> Any: ...
-    async def acquire(self, semaphore: Any, deadline: float) -> bool: ...
-    def release(self, semaphore: Any) -> None: ...
 
 
 class BlockingDriver:
@@ -100,10 +87,20 @@ class BlockingDriver:
 
 
 class AsyncDriver:
-    """Awaits in the running event loop."""
+    """Awaits in one event loop."""
+
+    def __init__(self) -> None:
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def new_connection(self, server: ServerConfig, address: Address, deadline: float) -> Any:
-        return server.connection(address, None, asyncio=True)
+        connection = server.connection(address, None, asyncio=True)
+        self._connections.add(connection)
+        return connection
+
+    def close_without_loop(self) -> None:
+        """Close the connections after the event loop has ended."""
+        for connection in list(self._connections):
+            close_without_loop(connection)
 
     async def connect(self, connection: Any, deadline: float) -> None:
         async with asyncio.timeout(deadline - now()):
@@ -158,3 +155,6 @@ _OF_A_SUBSCRIPTION = {
     "disconnect_on_error": False,
     "push_request": True,
 }
+
+
+Driver = BlockingDriver | AsyncDriver

@@ -14,7 +14,6 @@ import math
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.store.bounded_connection import close_without_loop
 from celery_locks.store.connect_errors import ConnectionFailed, refused_because
 from celery_locks.store.connection_pool import ConnectionPool
 from celery_locks.store.drivers import FAILURES, TIMEOUTS
@@ -55,7 +54,7 @@ class Notifications:
         self._refused_until = 0.0
         self._last_message_at, self._is_ping_sent = 0.0, False
 
-    async def add_waiter(self, token: str, *, connect: bool, deadline: float) -> str | None:
+    async def add_waiter(self, token: str, connect: bool, deadline: float) -> str | None:
         """Keep messages for ``token``; return the channel, None if not connected, "-" to poll.
 
         Raise ``ConnectionFailed`` if an attempt to subscribe fails.
@@ -208,7 +207,3 @@ class Notifications:
                 await self._driver.disconnect(connection)
             finally:
                 self._driver.release(self._reading)
-
-    def close_without_loop(self) -> None:
-        if self._connection is not None:
-            close_without_loop(self._connection)

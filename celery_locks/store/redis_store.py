@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUsageError
@@ -53,74 +52,18 @@ run_after_fork(_after_fork, "store")
 
 
 class _Connections:
-    """The pools and subscriptions of one process, or of one event loop."""
+    """Performs effects with the connections of one process, or of one event loop."""
 
     def __init__(self, driver: Driver, server: ServerConfig, prefix: str) -> None:
-        self._driver = driver
+        self.driver: Any = driver
         self._server = server
+        self._router = Router(server, self._exchange, driver.sleep)
         # The message must reach the process, and the loop, that waits.
         self._channel = f"{prefix}:w:{os.urandom(8).hex()}"
-        self.pools: dict[Address, ConnectionPool] = {}
-        self.notifications: dict[Address, Notifications] = {}
+        self._pools: dict[Address, ConnectionPool] = {}
+        self._notifications: dict[Address, Notifications] = {}
 
-    def pool(self, address: Address) -> ConnectionPool:
-        pool = self.pools.get(address)
-        if pool is None:
-            limit = self._server.max_connections
-            limit = max(1, limit - 2) if limit else 0
-            new = ConnectionPool(self._driver, self._server, address, limit)
-            pool = self.pools.setdefault(address, new)  # another thread may have been faster
-        return pool
-
-    def notifications_of(self, address: Address) -> Notifications:
-        found = self.notifications.get(address)
-        if found is None:
-            new = Notifications(self._channel, self.pool(address))
-            found = self.notifications.setdefault(address, new)
-        return found
-
-    def remove_waiter(self, token: str, kept: Notifications | None = None) -> None:
-        """Wait on no other node: after a failover the old one would end every wait at once."""
-        for notifications in list(self.notifications.values()):
-            if notifications is not kept:
-                notifications.remove_waiter(token)
-
-    def _all(self) -> list[Notifications | ConnectionPool]:
-        return [*self.notifications.values(), *self.pools.values()]
-
-    async def close(self) -> None:
-        for opened in self._all():
-            await opened.close()
-
-    def close_without_loop(self) -> None:
-        for opened in self._all():
-            opened.close_without_loop()
-
-
-class _Store(ABC):
-    """What both stores do; their drivers differ, and whom connections belong to."""
-
-    def __init__(self, driver: Driver, server: ServerConfig, prefix: str) -> None:
-        self.server = server
-        self._prefix = prefix
-        self._driver = driver
-        self._router = Router(server, self._exchange, driver.sleep)
-        self._can_subscribe = not server.is_in_process and server.max_connections not in (1, 2)
-        self.forget_connections()
-        _stores.add(self)
-
-    @abstractmethod
-    def forget_connections(self) -> None:
-        """Start with none, in a forked child: the sockets and locks are the parent's."""
-
-    @property
-    @abstractmethod
-    def _connections(self) -> _Connections: ...
-
-    def _new_connections(self) -> _Connections:
-        return _Connections(self._driver, self.server, self._prefix)
-
-    async def _perform(self, effect: Effect) -> Any:
+    async def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Call):
             return await self._router.perform(effect)
         if isinstance(effect, Subscribe):
@@ -128,37 +71,70 @@ class _Store(ABC):
         return await self._wait(effect)
 
     async def _exchange(self, address: Address, data: bytes, deadline: float) -> Reply:
-        return await self._connections.pool(address).exchange(data, deadline)
+        return await self._pool(address).exchange(data, deadline)
+
+    def _pool(self, address: Address) -> ConnectionPool:
+        pool = self._pools.get(address)
+        if pool is None:
+            limit = self._server.max_connections
+            limit = max(1, limit - 2) if limit else 0
+            new = ConnectionPool(self.driver, self._server, address, limit)
+            pool = self._pools.setdefault(address, new)  # another thread may have been faster
+        return pool
 
     async def _subscribe(self, effect: Subscribe) -> str | None:
-        connections = self._connections
-        if not self._can_subscribe:
+        if self._server.is_in_process or self._server.max_connections in (1, 2):
             return "-"
-        if not effect.connect and not connections.notifications:
+        if not effect.connect and not self._notifications:
             return None
-        deadline = now() + effect.budget
+        token, deadline = effect.token, now() + effect.budget
         try:
             address = await self._router.address(effect.root, deadline)
-            notifications = connections.notifications_of(address)
-            connections.remove_waiter(effect.token, kept=notifications)
-            return await notifications.add_waiter(
-                effect.token, connect=effect.connect, deadline=deadline
-            )
+            if address not in self._notifications:
+                new = Notifications(self._channel, self._pool(address))
+                self._notifications.setdefault(address, new)
+            notifications = self._notifications[address]
+            self.remove_waiter(token, kept=notifications)
+            return await notifications.add_waiter(token, effect.connect, deadline)
         except ConnectionFailed:
             self._router.forget()
-            connections.remove_waiter(effect.token)
+            self.remove_waiter(token)
             return "-" if effect.connect else None
 
-    async def _wait(self, wait: WaitForHandover) -> int:
-        for notifications in list(self._connections.notifications.values()):
-            if notifications.has_waiter(wait.token):
-                return await notifications.wait(wait.token, wait.seconds)
-        poll = _POLL if self.server.is_in_process else _UNSUBSCRIBED_POLL
-        await self._driver.sleep(min(wait.seconds, poll))
+    async def _wait(self, effect: WaitForHandover) -> int:
+        for notifications in list(self._notifications.values()):  # other threads add to it
+            if notifications.has_waiter(effect.token):
+                return await notifications.wait(effect.token, effect.seconds)
+        poll = _POLL if self._server.is_in_process else _UNSUBSCRIBED_POLL
+        await self.driver.sleep(min(effect.seconds, poll))
         return 0
 
-    def unsubscribe(self, token: str) -> None:
-        self._connections.remove_waiter(token)
+    def remove_waiter(self, token: str, kept: Notifications | None = None) -> None:
+        """Wait on no other node: after a failover the old one would end every wait at once."""
+        for notifications in list(self._notifications.values()):
+            if notifications is not kept:
+                notifications.remove_waiter(token)
+
+    async def close(self) -> None:
+        for notifications in list(self._notifications.values()):
+            await notifications.close()
+        for pool in list(self._pools.values()):
+            await pool.close()
+
+
+class _Store:
+    def __init__(self, server: ServerConfig, prefix: str) -> None:
+        self.server = server
+        self._prefix = prefix
+        _stores.add(self)
+
+    @classmethod
+    def from_url(cls, url: str, prefix: str, options: Mapping[str, Any] | None = None) -> Self:
+        return cls(urls.from_url(url, options), prefix)
+
+    def forget_connections(self) -> None:
+        """Start with none, in a forked child: the sockets and locks are the parent's."""
+        raise NotImplementedError
 
 
 class RedisStore(_Store):
@@ -167,14 +143,10 @@ class RedisStore(_Store):
     def __init__(
         self, server: ServerConfig, prefix: str = "", driver: BlockingDriver | None = None
     ) -> None:
-        super().__init__(driver or BlockingDriver(), server, prefix)
+        super().__init__(server, prefix)
+        self._driver = driver or BlockingDriver()
         self._copy: RedisStore | None = None
-
-    @classmethod
-    def from_url(
-        cls, url: str, prefix: str, options: Mapping[str, Any] | None = None
-    ) -> RedisStore:
-        return cls(urls.from_url(url, options), prefix)
+        self.forget_connections()
 
     @classmethod
     def from_client(cls, client: Any, prefix: str) -> RedisStore:
@@ -192,18 +164,17 @@ class RedisStore(_Store):
         return self._copy
 
     def forget_connections(self) -> None:
-        self._open = self._new_connections()
-
-    @property
-    def _connections(self) -> _Connections:
-        return self._open
+        self._connections = _Connections(self._driver, self.server, self._prefix)
 
     def perform(self, effect: Effect) -> Any:
-        return run_blocking(self._perform, effect)
+        return run_blocking(self._connections.perform, effect)
+
+    def unsubscribe(self, token: str) -> None:
+        self._connections.remove_waiter(token)
 
     def close(self) -> None:
         """Close idle connections; the store stays usable and connects again when needed."""
-        run_blocking(self._open.close)
+        run_blocking(self._connections.close)
         if self._copy is not None:
             self._copy.close()
 
@@ -214,13 +185,9 @@ class AsyncRedisStore(_Store):
     def __init__(
         self, server: ServerConfig, prefix: str = "", blocking: RedisStore | None = None
     ) -> None:
-        self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
-        super().__init__(AsyncDriver(), server, prefix)
+        super().__init__(server, prefix)
         self._blocking = blocking or RedisStore(server, prefix).store_for_thread()
-
-    @classmethod
-    def from_url(cls, url: str, prefix: str) -> AsyncRedisStore:
-        return cls(urls.from_url(url), prefix)
+        self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
 
     @classmethod
     def from_client(
@@ -238,8 +205,7 @@ class AsyncRedisStore(_Store):
         return self._blocking
 
     def forget_connections(self) -> None:
-        if self._by_loop:
-            _left_to_parent.append(self._by_loop)
+        _left_to_parent.append(self._by_loop)
         self._by_loop = {}
 
     @property
@@ -253,12 +219,16 @@ class AsyncRedisStore(_Store):
         if found is None:
             for other in list(self._by_loop):  # loops of other threads add to it
                 if other.is_closed() and (ended := self._by_loop.pop(other, None)) is not None:
-                    ended.close_without_loop()
-            found = self._by_loop[loop] = self._new_connections()
+                    ended.driver.close_without_loop()
+            found = _Connections(AsyncDriver(), self.server, self._prefix)
+            self._by_loop[loop] = found
         return found
 
     def perform(self, effect: Effect) -> Coroutine[Any, Any, Any]:
-        return self._perform(effect)
+        return self._connections.perform(effect)
+
+    def unsubscribe(self, token: str) -> None:
+        self._connections.remove_waiter(token)
 
     async def close(self) -> None:
         await self._connections.close()

@@ -19,46 +19,51 @@ from urllib.parse import urlsplit
 import redis.connection
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import ServerConfig, Transport, common
+from celery_locks.store.server_config import ServerConfig, Transport, usable
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
-    """Describe the server of a URL.
+    """Describe the server of a URL; ``options`` are those of Celery that no URL carries.
 
-    ``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
     ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
     kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
     """
     options = options or {}
     server = _from_url(_translated(url, options))
-    server = _with_sentinel_kwargs(server, options.get("sentinel_kwargs") or {})
-    tls = {key: value for key, value in options.items() if key.startswith("ssl_")}
-    kwargs = _lower_case_tls({**server.kwargs, **tls})
-    transport = _transport_of_options(server.transport, options, kwargs)
-    return replace(server, kwargs=kwargs, transport=transport)
+    tls = {key: value for key, value in options.items() if key.startswith("ssl")}
+    kwargs, transport = _with_options(server.kwargs, server.transport, tls)
+    sentinel_kwargs, sentinel_transport = _with_options(
+        server.sentinel_kwargs, server.sentinel_transport, options.get("sentinel_kwargs") or {}
+    )
+    return replace(
+        server,
+        kwargs=kwargs,
+        transport=transport,
+        sentinel_kwargs=sentinel_kwargs,
+        sentinel_transport=sentinel_transport,
+    )
 
 
-def _with_sentinel_kwargs(server: ServerConfig, given: Mapping[str, Any]) -> ServerConfig:
-    kwargs = _lower_case_tls({**server.sentinel_kwargs, **common(given)})
-    transport = _transport_of_options(server.sentinel_transport, given, kwargs)
-    return replace(server, sentinel_kwargs=kwargs, sentinel_transport=transport)
-
-
-def _transport_of_options(
-    of_url: Transport, options: Mapping[str, Any], kwargs: Mapping[str, Any]
-) -> Transport:
-    if of_url == "tls":
-        return "tls"
+def _with_options(
+    of_url: Mapping[str, Any], transport: Transport, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], Transport]:
+    """Add options to the arguments that a URL gives, and TLS if they ask for it."""
+    kwargs = {**of_url, **usable(options)}
+    wanted = kwargs.get("ssl_cert_reqs")
+    if isinstance(wanted, str):  # Celery's CERT_REQUIRED is redis-py's "required"
+        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
+    if transport == "tls" or (transport == "tcp" and options.get("ssl")):
+        return kwargs, "tls"
     given = [key for key in kwargs if key.startswith("ssl_")]
-    if of_url == "tcp" and options.get("ssl"):
-        return "tls"
     if given or options.get("ssl"):
-        what = "a unix socket has no TLS" if of_url == "unix" else "the lock server's URL has none"
+        what = (
+            "a unix socket has no TLS" if transport == "unix" else "the lock server's URL has none"
+        )
         raise LockUsageError(
             f"{', '.join(given) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
             "(rediss+sentinel://, rediss+cluster://), or leave it out"
         )
-    return of_url
+    return kwargs, transport
 
 
 def _translated(url: str, options: Mapping[str, Any]) -> str:
@@ -78,14 +83,6 @@ def _translated(url: str, options: Mapping[str, Any]) -> str:
     base = "rediss" if parts[0].scheme == "sentinels" else "redis"
     service, db = options.get("master_name", ""), parts[0].path.strip("/") or "0"
     return f"{base}+sentinel://{login}{at}{hosts}/{service}/{db}"
-
-
-def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Write ``required`` for Celery's ``CERT_REQUIRED``, as redis-py wants it."""
-    wanted = kwargs.get("ssl_cert_reqs")
-    if isinstance(wanted, str):
-        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
-    return kwargs
 
 
 def _from_url(url: str) -> ServerConfig:
@@ -137,7 +134,7 @@ def _single(url: str, original: str) -> ServerConfig:
         raise _unreadable(original) from None
     if "ssl" in parsed:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
-    kwargs = common(parsed)
+    kwargs = usable(parsed)
     transport: Transport = "tls" if url.startswith("rediss:") else "tcp"
     if "path" in kwargs:
         address, transport = (str(kwargs["path"]), 0), "unix"
