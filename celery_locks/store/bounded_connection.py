@@ -119,7 +119,7 @@ _lookups: dict[tuple[str, int], threading.Thread] = {}
 
 
 def _resolve(host: str, port: int, deadline: float) -> None:
-    """Raise TimeoutError if the name server does not reply by the deadline.
+    """Raise OSError if the name server does not reply by the deadline.
 
     redis-py resolves names itself, without a time limit and without an option for one. So the name
     is looked up in a thread first; when redis-py does it again, the name server is known to reply.
@@ -137,7 +137,7 @@ def _resolve(host: str, port: int, deadline: float) -> None:
     if thread.is_alive():
         thread.join(max(0.0, deadline - now()))
     if thread.is_alive():
-        raise TimeoutError(f"the name {host} was not resolved in time")
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server has replied in time")
 
 
 def _look_up(host: str, port: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import redis.exceptions
 
 from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import ErrorReply, Reply, error_reply
+from celery_locks.store.resp import Reply, error_reply
 from celery_locks.store.server_config import Address, ServerConfig, describe_address
 
 MINIMUM = (6, 2)
@@ -44,6 +44,10 @@ class ConnectionFailed(Exception):
     """No reply came from this node: it may or may not have run the command."""
 
 
+def reason(error: Exception) -> str:
+    return str(error) or "timed out"  # asyncio's TimeoutError has no text
+
+
 def refused_because(text: str) -> str:
     """Say what a server that refuses us wants; "" if the text is no refusal."""
     return next((sentence for words, sentence in _REFUSALS.items() if re.search(words, text)), "")
@@ -60,7 +64,7 @@ def connect_error(server: ServerConfig, address: Address, error: Exception) -> E
     if why:
         return ServerRefused(f"the {server} {why}: {error}")
     hint = _hint(server, address, error)
-    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {error}{hint}")
+    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {reason(error)}{hint}")
 
 
 def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
@@ -95,12 +99,10 @@ def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     return ""
 
 
-def check_version(server: ServerConfig, address: Address, info: Reply) -> None:
+def check_version(address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
-    if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
-        raise connect_error(server, address, ConnectionError(info.text))
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
-    version = tuple(int(part) for part in found.groups()) if found else MINIMUM
+    version = tuple(map(int, found.groups())) if found else MINIMUM
     if version < MINIMUM:
         raise ServerTooOld(
             f"the lock server at {describe_address(address)} is Redis {version[0]}.{version[1]}; "

@@ -16,14 +16,20 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import redis.exceptions
 
 from celery_locks.clock import now
-from celery_locks.store.connect_errors import ConnectionFailed, check_version, connect_error
+from celery_locks.store.connect_errors import (
+    ConnectionFailed,
+    check_version,
+    connect_error,
+    reason,
+)
 from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
-from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
+from celery_locks.store.resp import Reply, error_reply, pack
 from celery_locks.store.server_config import Address, ServerConfig, describe_address
 from celery_locks.unpatched import native_lock
 
@@ -55,40 +61,31 @@ class ConnectionPool:
             connection = self._idle.pop()
         except IndexError:
             connection = await self._open_or_wait(deadline)
-        began = now()
+        state, began = connection.state, now()
+        state.awaits_reply = True
         try:
-            reply = await self._exchange_on(connection, data, deadline)
+            reply = await self.driver.exchange(connection, data, deadline)
         except FAILURES as error:
-            await self._discard(connection)
-            # The idle ones are most likely dead too; after a timeout, those silent since it began.
-            await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
-            where = describe_address(self._address)
-            raise ConnectionFailed(f"no answer from {where}: {error}") from error
+            refusal = error_reply(error)
+            if refusal is None:
+                await self._discard(connection)
+                # The idle ones are most likely dead too; after a timeout, those silent since then.
+                await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
+                where = describe_address(self._address)
+                raise ConnectionFailed(f"no answer from {where}: {reason(error)}") from error
+            reply = refusal
+            if refusal.code in _CLOSED_AFTER:
+                await self._discard(connection)
+                if state.answered_at and refusal.code == "NOAUTH":
+                    # Credentials may have been rotated since an idle connection logged in.
+                    await self.close()
+                    return await self.exchange(data, deadline)
+                return reply
         except BaseException:
             await self._discard(connection)
             raise
-        if isinstance(reply, ErrorReply) and reply.code in _CLOSED_AFTER:
-            is_new = connection.state.answered_at == 0.0
-            await self._discard(connection)
-            if is_new or reply.code != "NOAUTH":
-                return reply
-            # Credentials may have been rotated since an idle connection logged in.
-            await self.close()
-            return await self.exchange(data, deadline)
+        state.awaits_reply = False
         self._put_back(connection)
-        return reply
-
-    async def _exchange_on(self, connection: Any, data: bytes, deadline: float) -> Reply:
-        """Send and read one reply; an error reply is a value, all else that fails is raised."""
-        connection.state.awaits_reply = True
-        try:
-            reply = await self.driver.exchange(connection, data, deadline)
-        except redis.exceptions.RedisError as error:
-            found = error_reply(error)
-            if found is None:
-                raise
-            reply = found
-        connection.state.awaits_reply = False
         return reply
 
     def _put_back(self, connection: Any) -> None:
@@ -138,8 +135,9 @@ class ConnectionPool:
         try:
             await self.driver.connect(connection, deadline)
             if self._address not in self._server.checked:
-                info = await self._exchange_on(connection, _SERVER_INFO, deadline)
-                check_version(self._server, self._address, info)
+                with suppress(redis.exceptions.ResponseError):  # who may not read it is believed
+                    info = await self.driver.exchange(connection, _SERVER_INFO, deadline)
+                    check_version(self._address, info)
                 self._server.checked.add(self._address)
         except FAILURES as error:
             await self._discard(connection)

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.store.connect_errors import ConnectionFailed, refused_because
+from celery_locks.store.connect_errors import ConnectionFailed, reason, refused_because
 from celery_locks.store.connection_pool import ConnectionPool
 from celery_locks.store.drivers import FAILURES, TIMEOUTS
 from celery_locks.store.resp import Reply, error_reply, pack
@@ -105,7 +105,7 @@ class Notifications:
                 raise
             refusal = error_reply(error)
             if refusal is None:
-                raise ConnectionFailed(f"cannot subscribe: {error}") from error
+                raise ConnectionFailed(f"cannot subscribe: {reason(error)}") from error
             self._on_refused(refusal.text)
             return
         self._connection, self._refused_until = connection, 0.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -63,15 +63,13 @@ class _Connections:
         self._pools: dict[Address, ConnectionPool] = {}
         self._notifications: dict[Address, Notifications] = {}
 
-    async def perform(self, effect: Effect) -> Any:
+    def perform(self, effect: Effect) -> Coroutine[Any, Any, Any]:
         if isinstance(effect, Call):
-            return await self._router.perform(effect)
-        if isinstance(effect, Subscribe):
-            return await self._subscribe(effect)
-        return await self._wait(effect)
+            return self._router.perform(effect)
+        return self._subscribe(effect) if isinstance(effect, Subscribe) else self._wait(effect)
 
-    async def _exchange(self, address: Address, data: bytes, deadline: float) -> Reply:
-        return await self._pool(address).exchange(data, deadline)
+    def _exchange(self, address: Address, data: bytes, deadline: float) -> Awaitable[Reply]:
+        return self._pool(address).exchange(data, deadline)
 
     def _pool(self, address: Address) -> ConnectionPool:
         pool = self._pools.get(address)

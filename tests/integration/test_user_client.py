@@ -1,15 +1,19 @@
 """What a user's own client says holds: its class, hooks, credentials, protocol and limit."""
 
+import asyncio
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from celery_locks import AsyncLocks, Locks
+from celery_locks import AsyncLocks, Locks, LockUnavailable
 from celery_locks.clock import now
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.connection_pool import ConnectionPool
@@ -221,17 +225,103 @@ def test_waiters_poll_where_no_connection_is_left_to_subscribe(
     locks.close()
 
 
+def protocols(server: EmbeddedServer, name: str) -> set[str]:
+    """The protocols that connections of this client name speak."""
+    with server.client() as control:
+        return {entry["resp"] for entry in control.client_list() if entry["name"] == name}
+
+
+@pytest.mark.parametrize("protocol", [None, 2, 3])
+@pytest.mark.parametrize("decode", [False, True])
+def test_protocol_of_the_client_is_spoken(
+    server: EmbeddedServer, protocol: int | None, decode: bool
+) -> None:
+    """Calls, renewal and subscription speak it, and read the same from it."""
+    options: dict[str, Any] = {"protocol": protocol, "decode_responses": decode}
+    locks = Locks(redis.Redis(port=server.port, client_name="ours", **options))
+    take_and_wait(locks)
+    hand_over(locks)
+    assert protocols(server, "ours") == {str(protocol or 2)}
+    locks.close()
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("decode", [False, True])
-def test_protocol_and_decoding_of_the_client_make_no_difference(
+async def test_protocol_of_the_client_is_spoken_when_awaited(
     server: EmbeddedServer, protocol: int, decode: bool
 ) -> None:
-    client = redis.Redis(
-        host=server.host, port=server.port, protocol=protocol, decode_responses=decode
-    )
-    locks = Locks(client)
-    take_and_wait(locks)
-    locks.close()
+    options: dict[str, Any] = {"protocol": protocol, "decode_responses": decode}
+    locks = AsyncLocks(redis.asyncio.Redis(port=server.port, client_name="ours", **options))
+    held = await locks.acquire("a", ttl=30)
+    assert held
+    waiter = asyncio.create_task(locks.acquire("a", wait=20))
+    await asyncio.to_thread(wait_until, lambda: listeners(server) == 1)
+    assert await held.release()
+    with at_most(0.5, "a message wakes it: alone it would look once a second"):
+        lease = await waiter
+    assert lease
+    assert protocols(server, "ours") == {str(protocol)}
+    await lease.release()
+    await locks.close()
+
+
+def listeners(server: EmbeddedServer) -> int:
+    with server.client() as client:
+        return len(client.pubsub_channels())
+
+
+def hand_over(locks: Locks) -> None:
+    """Release what another thread waits for: the message that wakes it is read."""
+    held = locks.acquire("b", ttl=30)
+    assert held
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(locks.acquire, "b", wait=20)
+        wait_until(lambda: (info := locks.info("b")) and info.waiters)
+        assert held.release()
+        lease = waiter.result(20)
+    assert lease
+    assert lease.release()
+
+
+@contextmanager
+def silent_name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Lookups of a name get no reply before the block ends; gives those that were made."""
+    ended = threading.Event()
+    look_up = socket.getaddrinfo
+    made: list[Any] = []
+
+    def wait_for_reply(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == "lock.example":
+            made.append(threading.current_thread())
+            ended.wait(60)
+            raise socket.gaierror("as planned")
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait_for_reply)
+    yield made
+    ended.set()
+    wait_until(lambda: not any(thread.is_alive() for thread in made if not_of_asyncio(thread)))
+
+
+def not_of_asyncio(thread: threading.Thread) -> bool:
+    """A thread of the loop's executor lives longer than its lookup."""
+    return not thread.name.startswith("asyncio_")
+
+
+def test_silent_name_server_does_not_hold_a_call(
+    face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget of a call includes the lookup, and blocked ones do not use up the threads."""
+    locks = face("redis://lock.example:1")
+    with silent_name_server(monkeypatch) as lookups:
+        for _ in range(2):
+            with (
+                at_most(3, "its budget"),
+                pytest.raises(LockUnavailable, match=r"name server|timed out"),
+            ):
+                locks.info("a")
+        assert lookups
+        assert len([thread for thread in lookups if not_of_asyncio(thread)]) <= 1
 
 
 def test_one_timeout_does_not_close_connections_that_are_in_use_meanwhile(
