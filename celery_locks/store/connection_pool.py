@@ -1,11 +1,12 @@
 """Exchanges with one node on redis-py's connections, each bounded by one deadline.
 
 redis-py connects, logs in, sends and reads, through its public methods. Idle connections are kept
-here, last in, first out, and never more are open than the user's pool may open. They are not
-borrowed from the user's own pool: we tried ``pool.get_connection()``, and it connects, logs in and
-repeats both with the timeouts and retries of that pool (by default neither ends), so a server that
-sends a byte now and then held a call of 1 second for 20; and what the pool itself has made cannot
-get our deadline afterwards, because the socket of a connection is private to redis-py.
+here, last in, first out, and no more are open than the user's pool may open.
+
+They are not borrowed from the user's pool. We tried: with all its timeouts at 1 s and a server that
+sends a byte every 200 ms, ``get_connection()`` took 59 s and ``read_response(timeout=1)`` 173 s
+(redis-py 8.1). Only a class around the socket bounds that (``bounded_connection.py``), and a pool
+makes its connections without it.
 
 An exchange that fails or is interrupted never puts its connection back: the next user would read
 its reply. There is no liveness check before use: every call may be repeated, so a stale connection
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -53,7 +55,6 @@ class ConnectionPool:
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._counting = native_lock()
         self._returned = driver.semaphore(is_free=False)
-        self._waiting = 0
 
     async def exchange(self, data: bytes, deadline: float) -> Reply:
         """Send and read one reply; raise ``ConnectionFailed`` if that fails by the deadline."""
@@ -91,7 +92,7 @@ class ConnectionPool:
     def _put_back(self, connection: Any) -> None:
         connection.state.answered_at = now()
         self._idle.append(connection)
-        if self._waiting:
+        if self._limit:
             self.driver.release(self._returned)
 
     async def _open_or_wait(self, deadline: float) -> Any:
@@ -100,21 +101,20 @@ class ConnectionPool:
             connection = self._new_connection(deadline)
             if connection is not None:
                 return await self._connect(connection, deadline)
-            self._waiting += 1
+            # Not longer: one that was lost or closed is not announced.
+            await self.driver.acquire(self._returned, min(deadline, now() + 0.05))
             try:
-                # Not longer: one that was lost or closed is not announced.
-                await self.driver.acquire(self._returned, min(deadline, now() + 0.05))
-            finally:
-                self._waiting -= 1
-            try:
-                return self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # another caller was faster
                 if now() < deadline:
                     continue
-            where = describe_address(self._address)
-            raise ConnectionFailed(
-                f"all connections to {where} that max_connections permits are in use"
-            )
+                where = describe_address(self._address)
+                raise ConnectionFailed(
+                    f"all connections to {where} that max_connections permits are in use"
+                ) from None
+            if self._idle:
+                self.driver.release(self._returned)  # two were put back, one was announced
+            return connection
 
     def _new_connection(self, deadline: float) -> Any:
         """Make an unconnected connection; None at the limit."""
@@ -161,3 +161,28 @@ class ConnectionPool:
             except ValueError:  # another caller has taken it
                 continue
             await self._discard(connection)
+
+
+class ConnectionPools:
+    """The pools of a process or event loop, by node."""
+
+    def __init__(self, driver: Driver, server: ServerConfig) -> None:
+        self._driver = driver
+        self._server = server
+        # One connection is left for the subscription and one for the renewing thread.
+        self._limit = max(1, server.max_connections - 2) if server.max_connections else 0
+        self._pools: dict[Address, ConnectionPool] = {}
+
+    def pool(self, address: Address) -> ConnectionPool:
+        pool = self._pools.get(address)
+        if pool is None:
+            new = ConnectionPool(self._driver, self._server, address, self._limit)
+            pool = self._pools.setdefault(address, new)  # another thread may have been faster
+        return pool
+
+    def exchange(self, address: Address, data: bytes, deadline: float) -> Awaitable[Reply]:
+        return self.pool(address).exchange(data, deadline)
+
+    async def close(self) -> None:
+        for pool in list(self._pools.values()):
+            await pool.close()

@@ -78,12 +78,14 @@ class BlockingDriver:
         return lock
 
     async def acquire(self, semaphore: Any, deadline: float) -> bool:
-        acquired: bool = semaphore.acquire(timeout=max(0.0, deadline - now()))
+        left = deadline - now()
+        acquired: bool = semaphore.acquire(left > 0, left if left > 0 else -1)
         return acquired
 
     def release(self, semaphore: Any) -> None:
-        with suppress(RuntimeError):  # it is free already
-            semaphore.release()
+        if semaphore.locked():
+            with suppress(RuntimeError):  # another thread was faster
+                semaphore.release()
 
 
 class AsyncDriver:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -25,10 +25,9 @@ from celery_locks.store import server_config as servers
 from celery_locks.store import url as urls
 from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
 from celery_locks.store.connect_errors import ConnectionFailed
-from celery_locks.store.connection_pool import ConnectionPool
+from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.drivers import AsyncDriver, BlockingDriver, Driver, run_blocking
 from celery_locks.store.notifications import Notifications
-from celery_locks.store.resp import Reply
 from celery_locks.store.routing import Router
 from celery_locks.store.server_config import Address, ServerConfig
 from celery_locks.unpatched import native_lock
@@ -57,28 +56,16 @@ class _Connections:
     def __init__(self, driver: Driver, server: ServerConfig, prefix: str) -> None:
         self.driver: Any = driver
         self._server = server
-        self._router = Router(server, self._exchange, driver.sleep)
+        self._pools = ConnectionPools(driver, server)
+        self._router = Router(server, self._pools.exchange, driver.sleep)
         # The message must reach the process, and the loop, that waits.
         self._channel = f"{prefix}:w:{os.urandom(8).hex()}"
-        self._pools: dict[Address, ConnectionPool] = {}
         self._notifications: dict[Address, Notifications] = {}
 
     def perform(self, effect: Effect) -> Coroutine[Any, Any, Any]:
         if isinstance(effect, Call):
             return self._router.perform(effect)
         return self._subscribe(effect) if isinstance(effect, Subscribe) else self._wait(effect)
-
-    def _exchange(self, address: Address, data: bytes, deadline: float) -> Awaitable[Reply]:
-        return self._pool(address).exchange(data, deadline)
-
-    def _pool(self, address: Address) -> ConnectionPool:
-        pool = self._pools.get(address)
-        if pool is None:
-            limit = self._server.max_connections
-            limit = max(1, limit - 2) if limit else 0
-            new = ConnectionPool(self.driver, self._server, address, limit)
-            pool = self._pools.setdefault(address, new)  # another thread may have been faster
-        return pool
 
     async def _subscribe(self, effect: Subscribe) -> str | None:
         if self._server.is_in_process or self._server.max_connections in (1, 2):
@@ -89,7 +76,7 @@ class _Connections:
         try:
             address = await self._router.address(effect.root, deadline)
             if address not in self._notifications:
-                new = Notifications(self._channel, self._pool(address))
+                new = Notifications(self._channel, self._pools.pool(address))
                 self._notifications.setdefault(address, new)
             notifications = self._notifications[address]
             self.remove_waiter(token, kept=notifications)
@@ -116,8 +103,7 @@ class _Connections:
     async def close(self) -> None:
         for notifications in list(self._notifications.values()):
             await notifications.close()
-        for pool in list(self._pools.values()):
-            await pool.close()
+        await self._pools.close()
 
 
 class _Store:

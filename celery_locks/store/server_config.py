@@ -37,6 +37,7 @@ _ASK_SENTINEL = (
     redis.sentinel.SentinelManagedConnection,
     redis.asyncio.sentinel.SentinelManagedConnection,
 )
+NO_LIMIT = 2**31  # of the connections in a pool, as redis-py before 8 writes it
 IN_PROCESS: Address = ("in this process", 0)
 
 # Arguments of a user's client that we set ourselves, or that belong to its pool or client.
@@ -149,24 +150,23 @@ def from_client(client: Any) -> ServerConfig:
         raise LockUsageError(f"{what} is no redis-py client; give one, or a URL to from_url")
     if hasattr(pool, "sentinel_manager"):
         return _from_sentinel(pool)
-    custom = pool.connection_class
+    return from_pool(pool)
+
+
+def from_pool(pool: Any) -> ServerConfig:
+    """Describe the one server of a pool."""
+    kwargs, custom = pool.connection_kwargs, pool.connection_class
     if any(base.__module__.split(".")[0] == "fakeredis" for base in custom.__mro__):
-        return _config(pool, "single", (IN_PROCESS,))
-    kwargs = pool.connection_kwargs
-    if "path" in kwargs:
-        return replace(_config(pool, "single", ((str(kwargs["path"]), 0),)), transport="unix")
-    address = (kwargs.get("host", "localhost"), int(kwargs.get("port", 6379)))
-    return _config(pool, "single", (address,))
-
-
-def _config(pool: Any, topology: Topology, addresses: tuple[Address, ...]) -> ServerConfig:
-    """Take over from a user's pool all but the addresses."""
-    custom = pool.connection_class
+        address = IN_PROCESS
+    elif "path" in kwargs:
+        address = (str(kwargs["path"]), 0)
+    else:
+        address = (kwargs.get("host", "localhost"), int(kwargs.get("port", 6379)))
     return ServerConfig(
-        topology,
-        addresses,
-        usable(pool.connection_kwargs),
-        _transport(custom),
+        "single",
+        (address,),
+        usable(kwargs),
+        "unix" if "path" in kwargs else _transport(custom),
         connection_class=custom,
         is_async=issubclass(custom, async_connection.AbstractConnection),
         max_connections=_limit(pool.max_connections),
@@ -176,15 +176,16 @@ def _config(pool: Any, topology: Topology, addresses: tuple[Address, ...]) -> Se
 def _from_sentinel(pool: Any) -> ServerConfig:
     """Describe a server behind Sentinels; the router, not redis-py, looks up the primary."""
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
-    kwargs = [of_sentinel.connection_kwargs for of_sentinel in pools]
-    config = _config(pool, "sentinel", tuple((s["host"], int(s["port"])) for s in kwargs))
-    if issubclass(pool.connection_class, _ASK_SENTINEL):
-        config = replace(config, connection_class=None)
+    sentinels = [from_pool(of_sentinel) for of_sentinel in pools]
+    asks_sentinel = issubclass(pool.connection_class, _ASK_SENTINEL)
     return replace(
-        config,
+        from_pool(pool),
+        topology="sentinel",
+        addresses=tuple(sentinel.addresses[0] for sentinel in sentinels),
         service=pool.service_name,
-        sentinel_kwargs=usable(kwargs[0]),
-        sentinel_transport=_transport(pools[0].connection_class),
+        sentinel_kwargs=sentinels[0].kwargs,
+        sentinel_transport=sentinels[0].transport,
+        connection_class=None if asks_sentinel else pool.connection_class,
     )
 
 
@@ -214,8 +215,7 @@ def usable(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit(max_connections: int | None) -> int:
-    """Return the limit of a pool, or 0; redis-py before 8 writes "no limit" as 2 ** 31."""
-    return max_connections if max_connections and max_connections < 2**31 else 0
+    return max_connections if max_connections and max_connections < NO_LIMIT else 0
 
 
 @cache

@@ -16,10 +16,16 @@ from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import redis.connection
+import redis
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import ServerConfig, Transport, usable
+from celery_locks.store.server_config import (
+    NO_LIMIT,
+    ServerConfig,
+    Transport,
+    from_pool,
+    usable,
+)
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
@@ -56,12 +62,10 @@ def _with_options(
         return kwargs, "tls"
     given = [key for key in kwargs if key.startswith("ssl_")]
     if given or options.get("ssl"):
-        what = (
-            "a unix socket has no TLS" if transport == "unix" else "the lock server's URL has none"
-        )
+        what = "a unix socket" if transport == "unix" else "the lock server's URL"
         raise LockUsageError(
-            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
-            "(rediss+sentinel://, rediss+cluster://), or leave it out"
+            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what} has none; write "
+            "rediss:// (rediss+sentinel://, rediss+cluster://), or leave it out"
         )
     return kwargs, transport
 
@@ -129,19 +133,12 @@ def _unreadable(url: str) -> LockUsageError:
 def _single(url: str, original: str) -> ServerConfig:
     """Read a URL of one server; ``original`` is what the user wrote."""
     try:
-        parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
+        pool = redis.ConnectionPool.from_url(url, max_connections=NO_LIMIT)
     except ValueError:
         raise _unreadable(original) from None
-    if "ssl" in parsed:
+    if "ssl" in pool.connection_kwargs:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
-    kwargs = usable(parsed)
-    transport: Transport = "tls" if url.startswith("rediss:") else "tcp"
-    if "path" in kwargs:
-        address, transport = (str(kwargs["path"]), 0), "unix"
-    else:
-        address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    limit = parsed.get("max_connections") or 0
-    return ServerConfig("single", (address,), kwargs, transport, max_connections=limit)
+    return replace(from_pool(pool), connection_class=None, is_async=None)
 
 
 def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> ServerConfig:
@@ -161,15 +158,13 @@ def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> S
             f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
             "service: redis+sentinel://host:26379,host:26379/service/0"
         )
-    addresses = tuple(server.addresses[0] for server in servers)
-    return ServerConfig(
-        topology,
-        addresses,
-        servers[0].kwargs,
-        servers[0].transport,
+    first = servers[0]
+    return replace(
+        first,
+        topology=topology,
+        addresses=tuple(server.addresses[0] for server in servers),
         service=path[0] if topology == "sentinel" else "",
         # The login is the servers'; how to trust a certificate is the sentinels' too.
-        sentinel_kwargs={k: v for k, v in servers[0].kwargs.items() if k.startswith("ssl_")},
-        sentinel_transport=servers[0].transport,
-        max_connections=servers[0].max_connections,
+        sentinel_kwargs={k: v for k, v in first.kwargs.items() if k.startswith("ssl_")},
+        sentinel_transport=first.transport,
     )

@@ -43,7 +43,7 @@ def test_loop_that_has_ended_leaves_no_connection(
 ) -> None:
     """A module's AsyncLocks, used by one asyncio.run per task, would run out of files."""
     others, locks = Locks.from_url(server.url), AsyncLocks.from_url(server.url)
-    busy = others.acquire("busy", ttl=600)  # no renewal, and so no connection of the keeper's
+    busy = others.acquire("busy", ttl=600)  # no renewal, and so no connection of the renewer
     before = clients(server)
 
     async def job() -> None:
