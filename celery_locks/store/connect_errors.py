@@ -9,8 +9,6 @@ import re
 import ssl
 from collections.abc import Iterator
 
-import redis.exceptions
-
 from celery_locks.errors import ServerRefused, ServerTooOld
 from celery_locks.store.resp import Reply, error_reply
 from celery_locks.store.server_config import Address, ServerConfig, describe_address
@@ -59,8 +57,6 @@ def connect_error(server: ServerConfig, address: Address, error: Exception) -> E
     # redis-py before 6 leaves OpenSSL's words out of its own text.
     text = reply.text if reply else " ".join(map(str, _causes(error)))
     why = refused_because(text) or _tls_trouble(server, error)
-    if isinstance(error, redis.exceptions.AuthenticationError):
-        why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:
         return ServerRefused(f"the {server} {why}: {error}")
     hint = _hint(server, address, error)

@@ -31,7 +31,7 @@ from celery_locks.store.connect_errors import (
     reason,
 )
 from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
-from celery_locks.store.resp import Reply, error_reply, pack
+from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
 from celery_locks.store.server_config import Address, ServerConfig, describe_address
 from celery_locks.unpatched import native_lock
 
@@ -49,7 +49,7 @@ class ConnectionPool:
         self.driver = driver
         self._server = server
         self._address = address
-        self._limit = limit
+        self._limit = limit or math.inf
         self._idle: list[Any] = []
         # Weak: a connection that an interrupted exchange has lost no longer counts.
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -67,33 +67,28 @@ class ConnectionPool:
         try:
             reply = await self.driver.exchange(connection, data, deadline)
         except FAILURES as error:
-            refusal = error_reply(error)
-            if refusal is None:
+            found = error_reply(error)
+            if found is None:
                 await self._discard(connection)
                 # The idle ones are most likely dead too; after a timeout, those silent since then.
                 await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
                 where = describe_address(self._address)
                 raise ConnectionFailed(f"no answer from {where}: {reason(error)}") from error
-            reply = refusal
-            if refusal.code in _CLOSED_AFTER:
-                await self._discard(connection)
-                if state.answered_at and refusal.code == "NOAUTH":
-                    # Credentials may have been rotated since an idle connection logged in.
-                    await self.close()
-                    return await self.exchange(data, deadline)
-                return reply
+            reply = found
         except BaseException:
             await self._discard(connection)
             raise
-        state.awaits_reply = False
-        self._put_back(connection)
-        return reply
-
-    def _put_back(self, connection: Any) -> None:
-        connection.state.answered_at = now()
+        if isinstance(reply, ErrorReply) and reply.code in _CLOSED_AFTER:
+            await self._discard(connection)
+            if reply.code != "NOAUTH" or not state.answered_at:
+                return reply
+            # Credentials may have been rotated since an idle connection logged in.
+            await self.close()
+            return await self.exchange(data, deadline)
+        state.awaits_reply, state.answered_at = False, now()
         self._idle.append(connection)
-        if self._limit:
-            self.driver.release(self._returned)
+        self.driver.release(self._returned)
+        return reply
 
     async def _open_or_wait(self, deadline: float) -> Any:
         """Open a connection; at the limit wait for one that is put back."""
@@ -118,12 +113,15 @@ class ConnectionPool:
 
     def _new_connection(self, deadline: float) -> Any:
         """Make an unconnected connection; None at the limit."""
+        if len(self._open) >= self._limit:
+            return None
+        # Not under the lock: the user's class may switch greenlets.
+        connection = self.driver.new_connection(self._server, self._address, deadline)
         with self._counting:
-            if self._limit and len(self._open) >= self._limit:
+            if len(self._open) >= self._limit:
                 return None
-            connection = self.driver.new_connection(self._server, self._address, deadline)
             self._open.add(connection)
-            return connection
+        return connection
 
     async def open_for_subscription(self, deadline: float) -> Any:
         """Open a connection that does not count and is not kept."""

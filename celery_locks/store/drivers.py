@@ -152,11 +152,7 @@ class AsyncDriver:
 
 
 # After a timeout the connection stays open, and the part of a message that has come is kept.
-_OF_A_SUBSCRIPTION = {
-    "disable_decoding": True,
-    "disconnect_on_error": False,
-    "push_request": True,
-}
+_OF_A_SUBSCRIPTION = {"disable_decoding": True, "disconnect_on_error": False, "push_request": True}
 
 
 Driver = BlockingDriver | AsyncDriver

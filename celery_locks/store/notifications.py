@@ -103,10 +103,10 @@ class Notifications:
             await self._driver.disconnect(connection)
             if not isinstance(error, FAILURES):
                 raise
-            refusal = error_reply(error)
-            if refusal is None:
+            reply = error_reply(error)
+            if reply is None:
                 raise ConnectionFailed(f"cannot subscribe: {reason(error)}") from error
-            self._on_refused(refusal.text)
+            self._on_refused(reply.text)
             return
         self._connection, self._refused_until = connection, 0.0
         self._last_message_at, self._is_ping_sent = now(), False

@@ -41,10 +41,7 @@ _FIRST_LEAVES = 0.5
 
 _FINAL = {
     "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new; raise its maxmemory"),
-    "WRONGTYPE": (
-        ForeignData,
-        "holds data of another type under one of our keys; it was left alone",
-    ),
+    "WRONGTYPE": (ForeignData, "holds data of another type under one of our keys; left alone"),
     "MISCONF": (ServerReadOnly, "refuses writes because it cannot persist them"),
     "NOREPLICAS": (ServerReadOnly, "refuses writes because it has too few replicas"),
 }

@@ -37,7 +37,6 @@ _ASK_SENTINEL = (
     redis.sentinel.SentinelManagedConnection,
     redis.asyncio.sentinel.SentinelManagedConnection,
 )
-NO_LIMIT = 2**31  # of the connections in a pool, as redis-py before 8 writes it
 IN_PROCESS: Address = ("in this process", 0)
 
 # Arguments of a user's client that we set ourselves, or that belong to its pool or client.
@@ -99,28 +98,28 @@ class ServerConfig:
 
     def connection(self, address: Address, timeout: float | None, *, asyncio: bool = False) -> Any:
         """Make an unconnected redis-py connection; each step of connecting may take ``timeout``."""
-        kwargs = {
-            "protocol": 2,
-            **(self.sentinel_kwargs if self._is_sentinel(address) else self.kwargs),
-        }
         connection_class = self._class_for(address, asyncio)
-        if self.is_async not in (None, asyncio):
-            kwargs = {key: value for key, value in kwargs.items() if key not in _OF_ONE_KIND}
-        if self.transport != "unix" and not self.is_in_process:
-            kwargs |= {"host": address[0], "port": address[1]}
-        is_checked = kwargs.get("ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
-        if is_checked:  # redis-py before 6 checks the host of a certificate only if it is told so
-            kwargs.setdefault("ssl_check_hostname", True)
         accepted = _parameters(connection_class)
         # Without its name and version a connection needs two round trips less.
         unsaid = ("driver_info",) if "driver_info" in accepted else ("lib_name", "lib_version")
-        kwargs |= dict.fromkeys(unsaid)
+        kwargs = {"protocol": 2, **self._kwargs_for(address, asyncio), **dict.fromkeys(unsaid)}
         kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         if not self.is_in_process:
             connection_class = (resetting if asyncio else bounded)(connection_class)
         connection = connection_class(**{key: kwargs[key] for key in kwargs if key in accepted})
         connection.state = ExchangeState()
         return connection
+
+    def _kwargs_for(self, address: Address, asyncio: bool) -> dict[str, Any]:
+        kwargs = dict(self.sentinel_kwargs if self._is_sentinel(address) else self.kwargs)
+        if self.is_async not in (None, asyncio):
+            kwargs = {key: value for key, value in kwargs.items() if key not in _OF_ONE_KIND}
+        if self.transport != "unix" and not self.is_in_process:
+            kwargs |= {"host": address[0], "port": address[1]}
+        if kwargs.get("ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE):
+            # redis-py before 6 checks the host of a certificate only if it is told so.
+            kwargs.setdefault("ssl_check_hostname", True)
+        return kwargs
 
     def _class_for(self, address: Address, asyncio: bool) -> Any:
         if self.connection_class and self.is_async == asyncio and not self._is_sentinel(address):
@@ -215,7 +214,8 @@ def usable(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit(max_connections: int | None) -> int:
-    return max_connections if max_connections and max_connections < NO_LIMIT else 0
+    """Return the limit of a pool, or 0; redis-py before 8 writes "no limit" as 2 ** 31."""
+    return max_connections if max_connections and max_connections < 2**31 else 0
 
 
 @cache

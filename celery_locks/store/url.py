@@ -19,13 +19,7 @@ from urllib.parse import urlsplit
 import redis
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import (
-    NO_LIMIT,
-    ServerConfig,
-    Transport,
-    from_pool,
-    usable,
-)
+from celery_locks.store.server_config import ServerConfig, Transport, from_pool, usable
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
@@ -133,7 +127,7 @@ def _unreadable(url: str) -> LockUsageError:
 def _single(url: str, original: str) -> ServerConfig:
     """Read a URL of one server; ``original`` is what the user wrote."""
     try:
-        pool = redis.ConnectionPool.from_url(url, max_connections=NO_LIMIT)
+        pool = redis.ConnectionPool.from_url(url, max_connections=2**31)  # as if without
     except ValueError:
         raise _unreadable(original) from None
     if "ssl" in pool.connection_kwargs:

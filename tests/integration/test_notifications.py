@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -179,6 +180,44 @@ async def test_task_that_has_little_time_does_not_wait_for_one_that_has_much(pro
     proxy.pass_through()
     assert (await store.perform(listens(2))).startswith("p:w:")
     await store.close()
+
+
+def subscribers(server: EmbeddedServer) -> set[str]:
+    """The ids of the connections that have subscribed."""
+    with server.client() as client:
+        return {entry["id"] for entry in client.client_list() if entry["sub"] != "0"}
+
+
+async def test_cancelled_reader_leaves_the_subscription_to_the_others(
+    server: EmbeddedServer,
+) -> None:
+    """Whoever waits first reads for all; its end, unlike a broken connection, costs nobody."""
+    locks = AsyncLocks.from_url(server.url)
+    held = await locks.acquire("busy", ttl=60)
+    assert held
+    reader = asyncio.create_task(locks.acquire("busy", wait=30))
+    await asyncio.to_thread(wait_until, lambda: len(subscribers(server)) == 1)
+    other = asyncio.create_task(locks.acquire("busy", wait=30))
+    before = subscribers(server)
+    await asyncio.to_thread(wait_until, lambda: waiting(server) == 2)
+    reader.cancel()
+    with suppress(asyncio.CancelledError):
+        await reader
+    await asyncio.to_thread(wait_until, lambda: waiting(server) == 1)
+    assert await held.release()
+    with at_most(0.5, "a message wakes it: alone it would look once a second"):
+        lease = await other
+    assert lease
+    assert subscribers(server) == before
+    await lease.release()
+    await locks.close()
+
+
+def waiting(server: EmbeddedServer) -> int:
+    locks = Locks.from_url(server.url)
+    info = locks.info("busy")
+    locks.close()
+    return len(info.waiters) if info else 0
 
 
 async def test_task_that_is_cancelled_fails_nobody_else(proxy: Proxy) -> None:
