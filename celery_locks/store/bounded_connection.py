@@ -115,7 +115,7 @@ def bounded(connection_class: Any) -> Any:
     return BoundedConnection
 
 
-_lookups: dict[tuple[str, int], threading.Thread] = {}
+_lookups: dict[tuple[str, int, int], threading.Thread] = {}
 
 
 def _resolve(host: str, port: int, deadline: float) -> None:
@@ -123,15 +123,16 @@ def _resolve(host: str, port: int, deadline: float) -> None:
 
     redis-py resolves names itself, without a time limit and without an option for one. So the name
     is looked up in a thread first; when redis-py does it again, the name server is known to reply.
-    asyncio has such a thread of its own. A thread that is still at it serves later callers too.
+    asyncio has such a thread of its own. One that is still at it serves later callers too, if they
+    are of the same native thread: a greenlet cannot be joined from another.
     """
     with suppress(OSError):
         socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
         return
-    thread = _lookups.get((host, port))
+    key = (host, port, threading.get_native_id())
+    thread = _lookups.get(key)
     if thread is None or not thread.is_alive():
-        thread = threading.Thread(target=_look_up, args=(host, port), daemon=True)
-        _lookups[host, port] = thread
+        thread = _lookups[key] = threading.Thread(target=_look_up, args=key, daemon=True)
         with suppress(RuntimeError):  # no thread can be started any more: without a time limit then
             thread.start()
     if thread.is_alive():
@@ -140,9 +141,10 @@ def _resolve(host: str, port: int, deadline: float) -> None:
         raise socket.gaierror(socket.EAI_AGAIN, "no name server has replied in time")
 
 
-def _look_up(host: str, port: int) -> None:
+def _look_up(host: str, port: int, caller: int) -> None:
     with suppress(OSError, UnicodeError):  # redis-py finds the same, and reports it
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    _lookups.pop((host, port, caller), None)
 
 
 @cache

@@ -2,11 +2,14 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,3 +341,53 @@ def test_one_timeout_does_not_close_connections_that_are_in_use_meanwhile(
             slow.result(10)
     assert len(pool._idle) == 1
     pool.close_all()
+
+
+GREEN = """
+import {kind}
+{patch}
+import threading
+import redis
+from celery_locks import Locks
+from tests.support.waiting import wait_until
+
+locks = Locks(redis.Redis(host="localhost", port={port}, max_connections=3))
+
+def work(number):
+    with locks.hold(f"own{{number}}", ttl=10), locks.hold("shared", ttl=10, wait=30):
+        done.append(number)
+
+done = []
+threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(30)
+with locks.hold("a", ttl=1.5) as lease:
+    wait_until(lambda: lease.renewals > 1)
+locks.close()
+print(len(done))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        ("gevent.monkey", "gevent.monkey.patch_all()"),
+        ("eventlet", "eventlet.monkey_patch()"),
+        ("threading", ""),
+    ],
+)
+def test_greenlets_and_native_threads_share_a_limited_pool_at_a_named_host(
+    server: EmbeddedServer, kind: str, patch: str
+) -> None:
+    """Greenlets make calls and wait, a native thread renews: each resolves the name for itself."""
+    code = GREEN.format(kind=kind, patch=patch, port=server.port)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.strip() == "20", done.stderr
