@@ -149,14 +149,16 @@ def _look_up(host: str, port: int, caller: int) -> None:
 
 @cache
 def resetting(connection_class: Any) -> Any:
-    """Return the connection class for asyncio, reset if closed with a command unanswered."""
+    """Return the connection class for asyncio, closed at once, and reset if a reply is due."""
 
     class ResettingConnection(connection_class):  # type: ignore[misc]
         state: ExchangeState
 
         async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            if self._writer and self.state.awaits_reply:
-                _discard_unsent(self._writer.get_extra_info("socket"))
+            if self._writer:
+                if self.state.awaits_reply:
+                    _discard_unsent(self._writer.get_extra_info("socket"))
+                # At once: the end of TLS waits for the server, and the loop may end before that.
                 self._writer.transport.abort()
             await super().disconnect(*args, **kwargs)
 

@@ -116,6 +116,20 @@ def test_connection_of_an_ended_loop_can_be_closed(
 
 
 @pytest.mark.parametrize("way", ["socket_url", "tls_url", "tcp_url"])
+def test_closed_locks_leave_no_socket_to_a_loop_that_ends(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    """The end of TLS takes a reply of the server, for which the loop does not wait."""
+    locks = AsyncLocks.from_url(request.getfixturevalue(way))
+    with asyncio.Runner() as runner:
+        runner.run(locks.info("a"))
+        [connection] = locks._store._by_loop[runner.get_loop()].driver._connections
+        sock = connection._writer.get_extra_info("socket")
+        runner.run(locks.close())
+        assert sock.fileno() == -1
+
+
+@pytest.mark.parametrize("way", ["socket_url", "tls_url", "tcp_url"])
 def test_blocking_connection_has_our_socket(way: str, request: pytest.FixtureRequest) -> None:
     """It takes ``_connect`` of redis-py: without our socket nothing would bound an exchange."""
     config = from_url(request.getfixturevalue(way))
