@@ -37,7 +37,7 @@ class BrokerStore:
     """A Redis broker, reached with the address and credentials of kombu's client."""
 
     def __init__(self, client: Any) -> None:
-        self._store = RedisStore.from_client(client, "broker")
+        self._store = RedisStore.from_client(client, "broker").store_for_thread()
 
     def keep_invisible(self, index_key: str, tag: str, budget: float) -> None:
         """Set the delivery time of a message to now, if it is still unacknowledged."""

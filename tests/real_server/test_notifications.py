@@ -5,12 +5,13 @@ import gc
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
-from celery_locks.store import notifications as mailbox
+from celery_locks.store import notifications
 from celery_locks.store.calls import Subscribe
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from tests.servers.embedded import EmbeddedServer
@@ -43,7 +44,7 @@ def test_loop_that_has_ended_leaves_no_connection(
 ) -> None:
     """A module's AsyncLocks, used by one asyncio.run per task, would run out of files."""
     others, locks = Locks.from_url(server.url), AsyncLocks.from_url(server.url)
-    busy = others.acquire("busy", ttl=600)  # no renewal, and so no connection of the keeper's
+    busy = others.acquire("busy", ttl=600)  # no renewal, and so no connection of the renewer
     before = clients(server)
 
     async def job() -> None:
@@ -72,7 +73,7 @@ def test_refusal_that_passes_is_put_to_the_test_again(
     face: Open, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that was full once would else be polled for the life of the process."""
-    monkeypatch.setattr(mailbox, "_RETRY", 0.1)
+    monkeypatch.setattr(notifications, "_RETRY", 0.1)
     near, far = face(server.url), Locks.from_url(server.url)
     near.info("busy")  # it has one connection, and gets no other
     busy = far.acquire("busy")
@@ -179,6 +180,44 @@ async def test_task_that_has_little_time_does_not_wait_for_one_that_has_much(pro
     proxy.pass_through()
     assert (await store.perform(listens(2))).startswith("p:w:")
     await store.close()
+
+
+def subscribers(server: EmbeddedServer) -> set[str]:
+    """The ids of the connections that have subscribed."""
+    with server.client() as client:
+        return {entry["id"] for entry in client.client_list() if entry["sub"] != "0"}
+
+
+async def test_cancelled_reader_leaves_the_subscription_to_the_others(
+    server: EmbeddedServer,
+) -> None:
+    """Whoever waits first reads for all; its end, unlike a broken connection, costs nobody."""
+    locks = AsyncLocks.from_url(server.url)
+    held = await locks.acquire("busy", ttl=60)
+    assert held
+    reader = asyncio.create_task(locks.acquire("busy", wait=30))
+    await asyncio.to_thread(wait_until, lambda: len(subscribers(server)) == 1)
+    other = asyncio.create_task(locks.acquire("busy", wait=30))
+    before = subscribers(server)
+    await asyncio.to_thread(wait_until, lambda: waiting(server) == 2)
+    reader.cancel()
+    with suppress(asyncio.CancelledError):
+        await reader
+    await asyncio.to_thread(wait_until, lambda: waiting(server) == 1)
+    assert await held.release()
+    with at_most(0.5, "a message wakes it: alone it would look once a second"):
+        lease = await other
+    assert lease
+    assert subscribers(server) == before
+    await lease.release()
+    await locks.close()
+
+
+def waiting(server: EmbeddedServer) -> int:
+    locks = Locks.from_url(server.url)
+    info = locks.info("busy")
+    locks.close()
+    return len(info.waiters) if info else 0
 
 
 async def test_task_that_is_cancelled_fails_nobody_else(proxy: Proxy) -> None:

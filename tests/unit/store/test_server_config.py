@@ -22,14 +22,14 @@ from celery_locks.store.url import from_url
         ("rediss+sentinel://:secret@h:1,i:2/m/4", "rediss+sentinel://h:1,i:2/m/4"),
     ],
 )
-def test_site_as_a_url_has_no_password(url: str, shown: str) -> None:
+def test_config_as_a_url_has_no_password(url: str, shown: str) -> None:
     """It is what a worker writes into its log when it starts."""
     config = from_url(url)
     assert config.url == shown
     assert "secret" not in repr(config)
 
 
-def test_site_says_where_but_not_the_password() -> None:
+def test_config_says_where_but_not_the_password() -> None:
     assert str(from_url("redis://:secret@h:1")) == "lock server at h:1"
     assert str(from_url("redis+cluster://:secret@h:1,i:2")) == "cluster lock server at h:1, i:2"
 
