@@ -58,9 +58,9 @@ class ServerCleanup:
         return self._next if self._targets.of_server(self._server) else math.inf
 
     def run(self) -> None:
-        self._turn += 1
         has_more = False
-        # Half of what a call may take: the renewals of this server wait meanwhile.
+        # The renewals of this server wait meanwhile: start no call after half of the budget, and
+        # let each take the other half.
         budget = self._patience(2)
         until = now() + budget / 2
         for store, commands in self._targets.of_server(self._server):
@@ -69,6 +69,8 @@ class ServerCleanup:
                 if now() < until:
                     steps = AdminCommands(commands).prune_lapsed(root, part, time(), budget / 2)
                     has_more |= _try(steps, store)
+        if not has_more:
+            self._turn += 1
         self._next = now() + (_NEXT_PAGE if has_more else _pause())
 
 

@@ -7,6 +7,7 @@ been granted although no reply came is handed to the renewer, which releases it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -192,20 +193,26 @@ class Operations(ReleaseOperations[L]):
                 request.owner.change_id()
             # Remove a mark that says that the work has begun: it has not.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
-            renewer.release_later(
-                PendingRelease(
-                    request.spec.name,
-                    request.token,
-                    self._background_store,
-                    self.commands,
-                    now() + request.spec.ttl,
-                    repeat_until_expired=True,
-                    marks=marks,
-                )
-            )
+            self.release_grant_later(request.spec.name, request.token, request.spec.ttl, marks)
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
             _emit("unavailable", request, why=str(error), **permanent)
+
+    def release_grant_later(
+        self, name: str, token: str, ttl: float, marks: Sequence[Mark] = ()
+    ) -> None:
+        """Have the background thread release what this token has acquired, or may yet acquire."""
+        renewer.release_later(
+            PendingRelease(
+                name,
+                token,
+                self._background_store,
+                self.commands,
+                now() + ttl,
+                repeat_until_expired=True,
+                marks=marks,
+            )
+        )
 
     def renew(self, lease: L, ttl: float | None) -> Operation[None]:
         if lease.is_foreign():

@@ -119,7 +119,9 @@ class Execution:
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
         self._owner.leases.pop(self.token, None)
-        self.locks.release_later(name, self.token, self.options.ttl)
+        # As after a failed acquire, whose pending release this one replaces.
+        marks = self.once.unfinished_marks() if self.once else ()
+        self.locks.operations.release_grant_later(name, self.token, self.options.ttl, marks)
 
     def find_holding(self, name: str) -> Execution | None:
         """Return the execution that holds this lock: this one or an outer one."""
@@ -144,6 +146,7 @@ class Execution:
             self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
         self._interrupter = make_interrupter()
         has_extras = self._may_be_a_copy or self.header is not NO_HEADER or self.once
+        extras = self._extras(name) if has_extras else None  # may ask the server
         request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             self.holder,
@@ -153,7 +156,7 @@ class Execution:
             owner=self._owner,
             lease_class=RemotelyRenewedLease if supervised_token else Lease,
             renewed_elsewhere=bool(supervised_token),
-            extras=self._extras(name) if has_extras else None,
+            extras=extras,
             policy=self.options.on_conflict,
         )
         return self.locks.run(self.locks.operations.acquire(request))
@@ -233,17 +236,17 @@ class Execution:
 
     def _call_body(self, body: Callable[..., Any], covered_by: Execution | None = None) -> Any:
         """Call the task's code without a lock of its own; ``covered_by`` holds one for it."""
-        token = current.set(covered_by or self)
+        previous = current.set(covered_by or self)
         try:
             return body(*self.args, **self.kwargs)
         finally:
-            current.reset(token)
+            current.reset(previous)
 
     def _seconds_to_keep(self, retry: Retry) -> float:
         """Seconds to keep the lock for a retry: until it is due, and a ttl more for the queue.
 
-        0 unless ``on_retry="keep"``. With ``queued+running`` the next attempt has a reservation
-        like any message.
+        0 unless ``on_retry="keep"`` or ``scope="queued+running"``: there the next attempt has a
+        reservation, like any message.
         """
         if self.options.on_retry != "keep" and not self._keeps_reservation:
             return 0.0

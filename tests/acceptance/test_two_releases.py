@@ -98,7 +98,7 @@ class World:
 
         def left() -> list[str]:
             keys = keys_of_locks(self.rig.redis.keys("celery-locks:*"))
-            return [key for key in keys if "}:d:" not in key]
+            return [key for key in keys if "}:e:" not in key]
 
         wait_until(lambda: not left(), PATIENCE, what="all locks to be released")
         wait_until(lambda: not self.rig.redis.hlen("unacked"), PATIENCE, what="all to be acked")

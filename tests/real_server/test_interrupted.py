@@ -20,7 +20,7 @@ from celery_locks import LockedTask, Locks
 from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
 from celery_locks.integration.app import AppLocks, locks_of
-from celery_locks.integration.execution import unreleased
+from celery_locks.integration.execution import Execution, unreleased
 from celery_locks.integration.headers import HEADER
 from celery_locks.integration.interrupt import main_thread
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
@@ -192,6 +192,32 @@ def test_task_struck_at_any_line_leaves_nothing_held(
         if not strike.where:
             break
     assert line > 100
+    locks.close()
+
+
+def test_task_interrupted_as_it_gets_its_lock_is_not_taken_for_begun(
+    valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With reuse="never" the acquire marks the work as begun, and its code has not run."""
+    app, ran = _app(valkey), []
+
+    @app.task(base=LockedTask, shared=False, lock_key="mail:{to}", lock_once=60, lock_reuse="never")
+    def mail(to: int) -> None:
+        ran.append(to)
+
+    acquire = Execution._acquire
+
+    def acquire_and_exceed(*args: Any) -> None:
+        acquire(*args)
+        raise SoftTimeLimitExceeded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Execution, "_acquire", acquire_and_exceed)
+        assert isinstance(mail.apply([1]).result, SoftTimeLimitExceeded)
+    locks = locks_of(app)
+    wait_until(lambda: locks.info(lock_name_of(mail, 1)) is None)
+    mail.apply([1]).get()
+    assert ran == [1]
     locks.close()
 
 
