@@ -14,7 +14,7 @@ from typing import Any, Literal
 from celery_locks import settings
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
-from celery_locks.integration.app import broker_trouble
+from celery_locks.integration.app_locks import broker_trouble
 from celery_locks.integration.lock_name import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
 from celery_locks.options import LockOptions

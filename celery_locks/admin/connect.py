@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from celery_locks.integration.worker_inspection import ActiveReport
 from celery_locks.store.commands.admin import AdminCommands
 

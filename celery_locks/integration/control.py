@@ -28,7 +28,7 @@ def list_own_locks(state: Any, **_: Any) -> Any:
     """List the locks that tasks of the worker hold."""
     from celery_locks.core.renewer import renewer
     from celery_locks.errors import LockError
-    from celery_locks.integration.app import locks_of
+    from celery_locks.integration.app_locks import locks_of
     from celery_locks.integration.supervisor import supervisor
 
     tokens = sorted(supervisor.tokens | renewer.tokens)
@@ -55,7 +55,7 @@ def release_own_lock(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     """Take a lock from the worker's tasks that hold it; they are notified."""
     from celery_locks.core.requests import new_token
     from celery_locks.errors import LockError
-    from celery_locks.integration.app import locks_of
+    from celery_locks.integration.app_locks import locks_of
     from celery_locks.store.commands.admin import AdminCommands
 
     # Celery does not tell who sent the command: only the worker that runs it is known.

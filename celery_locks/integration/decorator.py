@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from celery import Task
 
-from celery_locks import lock_names
+from celery_locks import name_from_arguments
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
 from celery_locks.help_signatures import shows_options
@@ -142,7 +142,7 @@ def _mark(function: Any, options: dict[str, Any]) -> Any:
     if hasattr(function, MARK):
         raise _twice_error(function.__qualname__)
     if isinstance(key, str) and key != BY_ARGUMENTS:
-        lock_names.Parameters(function, task=function.__name__).check(key, where)
+        name_from_arguments.Parameters(function, task=function.__name__).check(key, where)
 
     @functools.wraps(function)
     def locked(*args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,8 @@ from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
+from celery_locks.integration.celery_times import seconds_until
 from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.idempotency import once_of
@@ -29,7 +30,6 @@ from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLea
 from celery_locks.integration.lock_name import lock_name
 from celery_locks.integration.not_acquired import NotAcquired
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_message
-from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import budget_of
 from celery_locks.store.commands.replies import Completed, Ended, Rejection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from celery_locks.integration.lock_name import lock_name
 from celery_locks.options import LockOptions
 from celery_locks.validation import QUEUED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_locks import lock_names
+from celery_locks import name_from_arguments
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.internals import dump_models
 from celery_locks.options import Key, LockOptions
@@ -14,15 +14,15 @@ from celery_locks.validation import QUEUED
 BY_ARGUMENTS = "*"  # the key of ``@single_instance`` without ``key=``
 
 
-def parameters_of(task: Any) -> lock_names.Parameters:
+def parameters_of(task: Any) -> name_from_arguments.Parameters:
     """Return the parameters that a caller passes: without self, through every wrapper.
 
     Cached together with the function that they were read from.
     """
     run = task.run
-    known: tuple[Any, lock_names.Parameters] | None = vars(task).get("_lock_parameters")
+    known: tuple[Any, name_from_arguments.Parameters] | None = vars(task).get("_lock_parameters")
     if known is None or known[0] != run:
-        known = task._lock_parameters = (run, lock_names.Parameters(run, task.name))
+        known = task._lock_parameters = (run, name_from_arguments.Parameters(run, task.name))
     return known[1]
 
 
@@ -52,11 +52,11 @@ def _name(
     if key is None:
         # Celery's own tasks (chord_unlock and others) take no lock.
         is_job = task.request.id and not task.name.startswith("celery.")
-        return lock_names.shortened(f"{task.name}[{task.request.id}]") if is_job else None
+        return name_from_arguments.shortened(f"{task.name}[{task.request.id}]") if is_job else None
     args, kwargs = dump_models(task, args, kwargs)
     if callable(key):
-        return lock_names.from_callable(key, args, kwargs)
+        return name_from_arguments.from_callable(key, args, kwargs)
     parameters = parameters_of(task)
     if key == BY_ARGUMENTS:
-        return lock_names.from_all(task.name, parameters.bound(args, kwargs))
+        return name_from_arguments.from_all(task.name, parameters.bound(args, kwargs))
     return parameters.name(key, args, kwargs)

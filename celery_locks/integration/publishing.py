@@ -33,12 +33,12 @@ from celery_locks.clock import now
 from celery_locks.core.lease import Lease
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
+from celery_locks.integration.celery_times import seconds_until
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import check_arguments
 from celery_locks.integration.lock_name import queue_name
 from celery_locks.integration.reservation import REPLACES, Reservation
-from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.replies import ReplacedReservation

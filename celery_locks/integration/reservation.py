@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery_locks.errors import LockUnavailable, LockUsageError
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.revoked import RETRY_FOR, revoked
 from celery_locks.store.commands.requests import Renewal

@@ -15,7 +15,7 @@ from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.forking import run_after_fork
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.internals import wrap_command
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.requests import reservation_token

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.admin import AdminCommands
 

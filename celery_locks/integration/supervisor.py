@@ -31,7 +31,7 @@ from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.forking import run_after_fork
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.interrupt import SIGNAL
 from celery_locks.integration.supervised_task import (

@@ -15,8 +15,8 @@ from celery_locks import settings
 from celery_locks.core.lease import Lease
 from celery_locks.core.null_lease import NullLease
 from celery_locks.errors import LockUsageError
-from celery_locks.integration import app as apps
-from celery_locks.integration.app import locks_of
+from celery_locks.integration import app_locks as apps
+from celery_locks.integration.app_locks import locks_of
 from celery_locks.integration.current_execution import current_execution, current_lease
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import LockHeader

@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
-from celery_locks import events, lock_names, logs
+from celery_locks import events, logs, name_from_arguments
 from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
@@ -110,7 +110,7 @@ class _Work:
         self.function = function
         self._key, self._ttl, self._reuse = key, ttl, reuse
         self._wait, self._lock_ttl = wait, lock_ttl
-        self._parameters = lock_names.Parameters(function)
+        self._parameters = name_from_arguments.Parameters(function)
         if isinstance(key, str):
             self._parameters.check(key, f"@idempotent of {function.__qualname__}")
 
@@ -118,7 +118,7 @@ class _Work:
         if isinstance(self._key, str):
             name = self._parameters.name(self._key, args, kwargs)
         else:
-            name = lock_names.from_callable(self._key, args, kwargs)
+            name = name_from_arguments.from_callable(self._key, args, kwargs)
         spec = LockSpec(name, self._lock_ttl, wait=self._wait)
         return spec, Once(f"o:{name}", self._ttl, self._reuse, JSON)
 

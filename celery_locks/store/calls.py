@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Protocol, TypeVar
 
-from celery_locks.store.resp import Arg, Reply
+from celery_locks.store.packing import Arg, Reply
 from celery_locks.store.scripts import PlainCommand, Script
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Iterator
 
 from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import Reply, error_reply
-from celery_locks.store.server_config import Address, ServerConfig, describe_address
+from celery_locks.store.connection_config import Address, ServerConfig, describe_address
+from celery_locks.store.packing import Reply, error_reply
 
 MINIMUM = (6, 2)
 

@@ -29,9 +29,9 @@ from celery_locks.store.connect_errors import (
     connect_error,
     reason,
 )
+from celery_locks.store.connection_config import Address, ServerConfig, describe_address
 from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
-from celery_locks.store.resp import ErrorReply, Reply, error_reply, pack
-from celery_locks.store.server_config import Address, ServerConfig, describe_address
+from celery_locks.store.packing import ErrorReply, Reply, error_reply, pack
 from celery_locks.unpatched import native_lock
 
 _SERVER_INFO = pack("INFO", "server")

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import redis
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import ServerConfig, Transport, from_pool, usable
+from celery_locks.store.connection_config import ServerConfig, Transport, from_pool, usable
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:

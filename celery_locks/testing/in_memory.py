@@ -25,7 +25,7 @@ from celery_locks import settings
 from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict, LockUsageError
-from celery_locks.integration.app import AppLocks, locks_of, replace_locks, unlocked_tasks
+from celery_locks.integration.app_locks import AppLocks, locks_of, replace_locks, unlocked_tasks
 from celery_locks.integration.lock_name import lock_name
 from celery_locks.integration.task import LockedTask
 from celery_locks.options import combined

@@ -19,7 +19,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_locks import LockedTask, Locks
 from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.execution import Execution, unreleased
 from celery_locks.integration.headers import HEADER
 from celery_locks.integration.interrupt import main_thread

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from celery_locks import Locks
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import Child, new_directory
 from tests.support.celery_app import CONF_VARIABLE, EVENTS, JOURNAL, make_app

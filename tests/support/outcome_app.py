@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_locks import LockedTask, LockRevoked, State, admin, single_instance
 from celery_locks.clock import now
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from tests.support.journal import Pen
 from tests.support.keys import key_alone
 

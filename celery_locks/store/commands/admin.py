@@ -14,8 +14,8 @@ from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.commands.requests import lock_keys, milliseconds
+from celery_locks.store.packing import Arg
 from celery_locks.store.records import history_entry_of, holders_of, name_in
-from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import HistoryEntry, Holder
 from celery_locks.validation import history_text

@@ -33,8 +33,8 @@ from celery_locks.store.commands.requests import (
     milliseconds,
     superseded_mark,
 )
+from celery_locks.store.packing import Arg
 from celery_locks.store.records import holders_of, infos_of
-from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import (
     DEFAULT_PREFIX,

@@ -1,7 +1,7 @@
 """The commands of the metrics: counts that all processes add to, and a count of the locks. Pure.
 
 The counts of a prefix are one hash in its first shard. Its size is bounded, and it expires a month
-after the last addition; see ``count.lua``.
+after the last addition; see ``add_metrics.lua``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
 from celery_locks.store.commands.requests import lock_keys
-from celery_locks.store.resp import Arg
+from celery_locks.store.packing import Arg
 from celery_locks.store.scripts import PlainCommand
 
 _HSCAN = PlainCommand("HSCAN")
@@ -69,7 +69,7 @@ class MetricsCommands:
         args: list[Arg] = [number, _REMEMBERED_MS, _LIFETIME_MS, _MAX_FIELDS]
         for field, amount in counts:
             args += (*(_plain(part) for part in field), amount)
-        return Call(scripts.COUNT, self._root, keys, tuple(args), bool, CALL_LIMIT)
+        return Call(scripts.ADD_METRICS, self._root, keys, tuple(args), bool, CALL_LIMIT)
 
     def counts(self, cursor: str = "0") -> Call:
         """Read a page of the counts: ({field: amount}, next cursor, "0" at the end)."""
@@ -95,7 +95,7 @@ class MetricsCommands:
             return [_task_tally(*reply[i : i + 6]) for i in range(0, len(reply), 6)]
 
         keys = tuple(key for name in names for key in lock_keys(root, name))
-        tallies = yield Call(scripts.TALLY, root, keys, (), parse, CALL_LIMIT)
+        tallies = yield Call(scripts.COUNT_HOLDERS, root, keys, (), parse, CALL_LIMIT)
         return tallies, cursor
 
 

@@ -13,7 +13,7 @@ from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.commands.requests import Mark, milliseconds
-from celery_locks.store.resp import Arg
+from celery_locks.store.packing import Arg
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.validation import history_text
 
@@ -65,7 +65,7 @@ class RecipeCommands:
         """Delete a mark: True if there was one. Logged only with ``by``."""
         root, args = self.root(name), (name, history_text("by", by), history_text("reason", why))
         keys = (root + mark, f"{root}p:{request_id}")
-        return Call(scripts.RESET, root, keys, args, _parse_bool, CALL_LIMIT)
+        return Call(scripts.DELETE_MARK, root, keys, args, _parse_bool, CALL_LIMIT)
 
     def completed_page(self, cursor: str = "", size: int = PAGE) -> Operation[CompletedPage]:
         """Read a ``CompletedPage``; names first, so that the second call declares its keys."""
@@ -97,7 +97,7 @@ class RecipeCommands:
         name, _, user = user_buffer
         root = self.root(name)
         keys = (f"{root}h:{name}", *user_buffer.keys(root), f"{root}p:{request_id}")
-        return Call(scripts.PUSH_MESSAGE, root, keys, (user, message), parse, CALL_LIMIT)
+        return Call(scripts.BUFFER_PUSH, root, keys, (user, message), parse, CALL_LIMIT)
 
     def take_batch(self, user_buffer: UserBuffer, token: str, count: int) -> Call:
         """Take a batch: the messages, or None if the token does not hold the lock."""
@@ -127,7 +127,7 @@ class RecipeCommands:
             return {user.decode(): int(float(count)) for user, count in pairs}
 
         return [
-            Call(scripts.BUFFERED, root, (f"{root}u:{buffer}",), (), parse, CALL_LIMIT)
+            Call(scripts.BUFFER_USERS, root, (f"{root}u:{buffer}",), (), parse, CALL_LIMIT)
             for root in self._commands.roots
         ]
 

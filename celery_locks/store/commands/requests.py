@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote
 
-from celery_locks.store.resp import Arg
+from celery_locks.store.packing import Arg
 from celery_locks.types import RESERVATION_PREFIX, Holder
 
 # The attempt in the mark of a superseded message; SUPERSEDED in on_grant.lua is the same number.

@@ -10,7 +10,7 @@ import hashlib
 import re
 from importlib.resources import files
 
-from celery_locks.store.resp import Arg, pack, pack_args
+from celery_locks.store.packing import Arg, pack, pack_args
 
 # Keys that a shard has once; ``lib/common.lua`` describes them.
 SHARD_KEYS = frozenset(
@@ -112,15 +112,15 @@ PRUNE = Script("prune")
 SERVER = Script("server")
 STOP = Script("stop")
 COMPLETED_PAGE = Script("completed_page")
-RESET = Script("reset")
+DELETE_MARK = Script("delete_mark")
 CLAIM = Script("claim")
 DRAIN_LIST = Script("drain_list")
-PUSH_MESSAGE = Script("push_message")
+BUFFER_PUSH = Script("buffer_push")
 TAKE_BATCH = Script("take_batch")
 END_BATCH = Script("end_batch")
-BUFFERED = Script("buffered")
+BUFFER_USERS = Script("buffer_users")
 STOCK_ITEMS = Script("stock_items")
 TAKE_ITEM = Script("take_item")
 GIVE_BACK_ITEM = Script("give_back_item")
-COUNT = Script("count")
-TALLY = Script("tally")
+ADD_METRICS = Script("add_metrics")
+COUNT_HOLDERS = Script("count_holders")

@@ -7,7 +7,7 @@
 --      wait                          ms for which the caller counts as alive in the queue; comes first
 --      ended      e:<job>                         reject the call if this attempt of the job has ended (reject.lua)
 --      release    h:<name> q:<name>  token        a reservation to release with the grant (on_grant.lua)
---      replace    e:<job> p:<token>  token        a reservation to replace, and its job (replace.lua)
+--      replace    e:<job> p:<token>  token        a reservation to replace, and its job (replace_reservation.lua)
 --      supersede  e:<job>            ms           a job to mark as ended with the grant
 --      once       o:<name>           reuse, ms    the mark that the work is completed (reject.lua)
 -- returns the fence (an integer): granted
@@ -59,7 +59,7 @@ local function grant_slot(since)
 end
 
 --include reject
---include replace
+--include replace_reservation
 
 -- A repeated call gets its earlier reply: the reservation that it replaced is gone.
 local reply = options.replace and saved_reply(options.replace[2]) or rejection()

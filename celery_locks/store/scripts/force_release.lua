@@ -13,7 +13,7 @@
 --include saved_replies
 --include handover
 --include action_log
---include notices
+--include holder_notices
 
 local earlier = saved_reply(saved)
 if earlier then return earlier end

@@ -4,7 +4,7 @@
 
 --keys records notices
 --include clock
---include notices
+--include holder_notices
 
 local found = redis.call('HMGET', records, unpack(ARGV))
 for i, token in ipairs(ARGV) do

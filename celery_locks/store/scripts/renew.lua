@@ -10,7 +10,7 @@
 --keys records index notices
 --include clock
 --include names
---include notices
+--include holder_notices
 
 -- Needs no memory: after a first write a script may continue under OOM, but not with ZADD as the first.
 redis.call('ZREM', index, '')

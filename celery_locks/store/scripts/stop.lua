@@ -8,7 +8,7 @@
 --include names
 --include saved_replies
 --include action_log
---include notices
+--include holder_notices
 
 local earlier = saved_reply(saved)
 if earlier then return earlier end

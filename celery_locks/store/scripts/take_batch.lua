@@ -5,7 +5,7 @@
 
 --keys held waiting in_flight users
 --include batches
---include holds
+--include is_holder
 
 local token = ARGV[2]
 if not holds(token) then return {0} end

@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 
 from celery_locks import settings
-from celery_locks.integration.app import AppLocks, replace_locks
+from celery_locks.integration.app_locks import AppLocks, replace_locks
 from tests.support.scripted_store import ScriptedStore
 from tests.support.still_renewer import StillRenewer
 

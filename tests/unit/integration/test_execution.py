@@ -15,7 +15,7 @@ from celery.exceptions import Retry
 from celery_locks import Holder, LockedTask, Locks, current_lease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
-from celery_locks.integration.app import AppLocks
+from celery_locks.integration.app_locks import AppLocks
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import HEADER
 from celery_locks.store.commands.requests import ended_mark, reservation_token

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_locks import events
 from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
-from celery_locks.integration.app import AppLocks
+from celery_locks.integration.app_locks import AppLocks
 from celery_locks.integration.headers import HEADER, LockHeader
 from celery_locks.integration.publishing import publish
 from celery_locks.integration.reservation import REPLACES

@@ -15,7 +15,7 @@ from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration import reservation as module
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER, VERSION
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation
 from celery_locks.store.commands.locks import LockCommands

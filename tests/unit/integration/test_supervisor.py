@@ -14,7 +14,7 @@ from celery_locks import Holder, LockedTask
 from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.integration import supervisor as module
-from celery_locks.integration.app import AppLocks, locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER
 from celery_locks.integration.revoked import RevokedTasks
 from celery_locks.integration.supervised_task import SupervisedTask

@@ -36,7 +36,7 @@ LAYERS = (
             "policy",
             "settings",
             "skipped",
-            "lock_names",
+            "name_from_arguments",
             "key_template",
             "argument_text",
         ),

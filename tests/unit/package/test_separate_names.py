@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_locks import LockedTask, Locks, LockUsageError, admin, single_instance
 from celery_locks.core.renewer import renewer
-from celery_locks.integration.app import locks_of
+from celery_locks.integration.app_locks import locks_of
 from celery_locks.recipes import claim_or_create
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.testing import in_memory_locks

@@ -13,7 +13,7 @@
 --   log       stream  actions of operators, about the last 1000 (action_log.lua)
 --   past      stream  holds of more than a second that ended or lapsed, about the last 1000 (past.lua)
 --   usual     hash    task -> "<ms> <ms> ...", its last 16 holds, latest first; at most 1000 tasks
---   notices   hash    token -> notice           what holders are told when they renew (notices.lua)
+--   notices   hash    token -> notice           what holders are told when they renew (holder_notices.lua)
 --   Others: marks (marks.lua), buffers (batches.lua), inventory (take_item.lua), replies (saved_replies.lua).
 --
 -- record = "<fence> <since> <ttl> <limit> <job> <attempt> <channel> <length of name> <name><about>",

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import ServerConfig, from_client
+from celery_locks.store.connection_config import ServerConfig, from_client
 from celery_locks.store.url import from_url
 
 

@@ -1,4 +1,4 @@
--- count: add to the metrics of this prefix, once, however often the call is repeated.
+-- add_metrics: add to the metrics of this prefix, once, however often the call is repeated.
 -- KEYS metrics            hash    "<series>\t<task>\t<label>" -> number   the sums over all processes
 --      metrics:<process>  string  the number of the last batch of a process
 -- ARGV 1 number of the batch  2 ms to remember that number  3 ms to keep the counts

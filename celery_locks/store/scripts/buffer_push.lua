@@ -1,4 +1,4 @@
--- push_message: add a message, after putting back the batch of a worker that is gone. May be repeated.
+-- buffer_push: add a message, after putting back the batch of a worker that is gone. May be repeated.
 -- KEYS h:<name>, those of batches.lua, and p:<request id> (saved_replies.lua)
 -- ARGV 1 user  2 message
 -- returns {number of messages that wait}
@@ -6,7 +6,7 @@
 --keys held waiting in_flight users saved
 --include saved_replies
 --include batches
---include holds
+--include is_holder
 
 local earlier = saved_reply(saved)
 if earlier then return earlier end

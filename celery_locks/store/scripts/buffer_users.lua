@@ -1,4 +1,4 @@
--- buffered: the users of a buffer that have messages in this shard, those with the most first.
+-- buffer_users: the users of a buffer that have messages in this shard, those with the most first.
 -- KEYS 1 u:<buffer>
 -- returns user, number of messages, ... for at most 1,000 users
 

@@ -1,4 +1,4 @@
--- tally: count the holders and waiters of some locks, for each task.
+-- count_holders: count the holders and waiters of some locks, for each task.
 -- KEYS after those below: h:<name>, q:<name> of each lock
 -- returns [task, running holders, those of them not renewed for half their ttl, longest hold in ms,
 --         queued messages, waiters]...; task '' is no task

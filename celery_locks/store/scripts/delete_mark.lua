@@ -1,4 +1,4 @@
--- reset: delete a mark (marks.lua), so that the work may run, or the key be claimed, again.
+-- delete_mark: delete a mark (marks.lua), so that the work may run, or the key be claimed, again.
 -- KEYS saved is p:<request id> (saved_replies.lua)
 -- ARGV 1 name  2 by whom, '' to leave it out of the log  3 why
 -- returns {1} if there was a mark, else {0}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.resp import ErrorReply, error_reply, pack, pack_args
+from celery_locks.store.packing import ErrorReply, error_reply, pack, pack_args
 
 
 def test_error_reply_has_a_code() -> None:

@@ -16,17 +16,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from celery_locks import LockUsageError, lock_names
+from celery_locks import LockUsageError, name_from_arguments
 
 A_UUID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 def name_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    return lock_names.from_all("task", lock_names.Parameters(function).bound(args, kwargs))
+    return name_from_arguments.from_all(
+        "task", name_from_arguments.Parameters(function).bound(args, kwargs)
+    )
 
 
 def filled(template: str, **arguments: Any) -> str:
-    return lock_names.from_template(template, arguments)
+    return name_from_arguments.from_template(template, arguments)
 
 
 def pay(invoice: int, dry: bool = False, *, note: str = "") -> None: ...
@@ -240,7 +242,7 @@ def test_no_name_ends_as_one_of_ours(ending: str) -> None:
     for name in (
         filled("report:{user}", user="bob" + ending),
         filled("report:{user}d)", user="bob" + ending.removesuffix("d)")),
-        lock_names.from_callable(lambda user: user + ending, ("bob",), {}),
+        name_from_arguments.from_callable(lambda user: user + ending, ("bob",), {}),
     ):
         assert not name.endswith(ending)
         assert name.startswith("report:bob" if name.startswith("r") else "bob")
@@ -250,7 +252,7 @@ def test_no_text_poses_as_a_shortened_name() -> None:
     """Else a short text could meet the lock of a long one."""
     long = filled("doc:{x}", x="y" * 300)
     assert filled("doc:{x}", x=long.removeprefix("doc:")) != long
-    assert lock_names.from_callable(lambda: long, (), {}) != long
+    assert name_from_arguments.from_callable(lambda: long, (), {}) != long
 
 
 @pytest.mark.parametrize(
@@ -282,13 +284,13 @@ def test_a_template_of_values_only_is_refused(template: str) -> None:
     """Two tasks with ``key="{a}"`` shared the lock ``7``, and one of them was skipped."""
     sentence = "has no text besides its values: .*; write for example '{task}:"
     with pytest.raises(LockUsageError, match=sentence):
-        lock_names.Parameters(pay, task="shop.pay").check(template, "task pay")
+        name_from_arguments.Parameters(pay, task="shop.pay").check(template, "task pay")
     with pytest.raises(LockUsageError, match="write for example 'invoice:"):
-        lock_names.Parameters(pay).check(template, "@idempotent of pay")
+        name_from_arguments.Parameters(pay).check(template, "@idempotent of pay")
 
 
 def test_task_stands_for_the_name_of_the_task() -> None:
-    parameters = lock_names.Parameters(pay, task="shop.pay")
+    parameters = name_from_arguments.Parameters(pay, task="shop.pay")
     parameters.check("{task}:{invoice}", "task shop.pay")
     assert parameters.name("{task}:{invoice}", (7,), {}) == "shop.pay:7"
     assert parameters.name("{invoice}@{task}", (7,), {"dry": True}) == "7@shop.pay"
@@ -299,14 +301,16 @@ def test_a_parameter_named_task_wins_over_the_name_of_the_task() -> None:
 
     def move(task: int) -> None: ...
 
-    assert lock_names.Parameters(move, task="shop.move").name("m:{task}", (7,), {}) == "m:7"
-    with_any = lock_names.Parameters(anything, task="shop.any")
+    assert (
+        name_from_arguments.Parameters(move, task="shop.move").name("m:{task}", (7,), {}) == "m:7"
+    )
+    with_any = name_from_arguments.Parameters(anything, task="shop.any")
     assert with_any.name("{task}:{n}", (), {"n": 1, "task": 7}) == "shop.any:1"
 
 
 def test_task_is_a_parameter_like_any_other_where_there_is_no_task() -> None:
     with pytest.raises(LockUsageError, match="names 'task', but the parameters are"):
-        lock_names.Parameters(pay).check("{task}:{invoice}", "@idempotent of pay")
+        name_from_arguments.Parameters(pay).check("{task}:{invoice}", "@idempotent of pay")
 
 
 @pytest.mark.parametrize("name", ["u:\ud800", "u" * 300 + "\ud800"])
@@ -315,8 +319,8 @@ def test_a_lone_surrogate_is_refused_before_anything_is_sent(name: str) -> None:
     for make in (
         lambda: filled("u:{x}", x=name),
         lambda: name_of(pay, name),
-        lambda: lock_names.Parameters(pay_by_position).name("u:{invoice}", (name,), {}),
-        lambda: lock_names.from_callable(lambda: name, (), {}),
+        lambda: name_from_arguments.Parameters(pay_by_position).name("u:{invoice}", (name,), {}),
+        lambda: name_from_arguments.from_callable(lambda: name, (), {}),
     ):
         with pytest.raises(LockUsageError, match="has no UTF-8 form: surrogates not allowed"):
             make()
@@ -341,7 +345,7 @@ def test_a_template_without_a_value_says_which(template: str) -> None:
 
 
 def test_an_unknown_parameter_is_refused_where_it_is_written() -> None:
-    parameters = lock_names.Parameters(pay)
+    parameters = name_from_arguments.Parameters(pay)
     with pytest.raises(
         LockUsageError,
         match=r"task pay: the lock key 'i:{invoic}' names 'invoic', "
@@ -350,13 +354,13 @@ def test_an_unknown_parameter_is_refused_where_it_is_written() -> None:
         parameters.check("i:{invoic}", "task pay")
     parameters.check("i:{invoice.customer[id]:>5}", "task pay")
     parameters.check("no parameter at all", "task pay")
-    lock_names.Parameters(anything).check("any:{whatever}", "task anything")
+    name_from_arguments.Parameters(anything).check("any:{whatever}", "task anything")
 
 
 @pytest.mark.parametrize("template", ["{", "}", "{a"])
 def test_a_broken_template_is_refused(template: str) -> None:
     with pytest.raises(LockUsageError, match="is no template"):
-        lock_names.Parameters(pay).check(template, "task pay")
+        name_from_arguments.Parameters(pay).check(template, "task pay")
 
 
 @pytest.mark.parametrize("template", ["{}", "{0}"])
@@ -364,12 +368,12 @@ def test_a_template_by_position_is_refused(template: str) -> None:
     """Positions change with the signature; names are what the user sees."""
     for function in (pay, anything):
         with pytest.raises(LockUsageError, match="write a parameter's name in it"):
-            lock_names.Parameters(function).check(template, "task pay")
+            name_from_arguments.Parameters(function).check(template, "task pay")
 
 
 def test_a_template_names_a_keyword_that_kwargs_took_up() -> None:
     """It passes the check, so it has to have a value too."""
-    known = lock_names.Parameters(anything).named((1,), {"customer": 7})
+    known = name_from_arguments.Parameters(anything).named((1,), {"customer": 7})
     assert filled("{customer}:{kwargs[customer]}:{args[0]}", **known) == "7:7:1"
 
 
@@ -382,8 +386,10 @@ def test_the_short_way_to_a_name_leads_to_the_same(template: str, value: Any) ->
 
     def task(invoice: Any, dry: Any, note: Any) -> None: ...
 
-    parameters = lock_names.Parameters(task)
-    long_way = lock_names.from_template(template, {"invoice": value, "dry": 1, "note": "n"})
+    parameters = name_from_arguments.Parameters(task)
+    long_way = name_from_arguments.from_template(
+        template, {"invoice": value, "dry": 1, "note": "n"}
+    )
     for _ in range(2):
         assert parameters.name(template, (value, 1, "n"), {}) == long_way
         assert parameters.name(template, (value, 1), {"note": "n"}) == long_way
@@ -391,17 +397,17 @@ def test_the_short_way_to_a_name_leads_to_the_same(template: str, value: Any) ->
 
 def test_keys_of_single_calls_are_not_kept_for_ever() -> None:
     """``apply_async(lock={"key": …})`` may bring another text each time."""
-    parameters = lock_names.Parameters(pay_by_position)
+    parameters = name_from_arguments.Parameters(pay_by_position)
     for number in range(1000):
         assert parameters.name(f"{number}:{{invoice}}", (7,), {}) == f"{number}:7"
     assert len(parameters._plans) < 100
 
 
 def test_a_function_may_make_the_name() -> None:
-    assert lock_names.from_callable(lambda n, **_: f"n:{n}", (1,), {"other": 2}) == "n:1"
+    assert name_from_arguments.from_callable(lambda n, **_: f"n:{n}", (1,), {"other": 2}) == "n:1"
     for answer in (None, "", 3):
         with pytest.raises(LockUsageError, match="it must return a text"):
-            lock_names.from_callable(lambda n, answer=answer: answer, (1,), {})
+            name_from_arguments.from_callable(lambda n, answer=answer: answer, (1,), {})
 
 
 @pytest.mark.parametrize("letter", ["a", "ü", "東", "🔒"])
@@ -410,10 +416,10 @@ def test_a_long_name_keeps_its_head_and_stays_apart(letter: str) -> None:
     one, two = filled("head:{x}", x=letter * 300), filled("head:{x}", x=letter * 301)
     assert one != two
     assert one.startswith("head:" + letter * 30)
-    assert len(one.encode()) <= lock_names.NAME_LENGTH
+    assert len(one.encode()) <= name_from_arguments.NAME_LENGTH
     assert one == filled("head:{x}", x=letter * 300)
 
 
 def test_a_name_of_just_the_longest_length_is_left_alone() -> None:
-    assert lock_names.shortened("x" * 200) == "x" * 200
-    assert lock_names.shortened("x" * 201) != "x" * 201
+    assert name_from_arguments.shortened("x" * 200) == "x" * 200
+    assert name_from_arguments.shortened("x" * 201) != "x" * 201
