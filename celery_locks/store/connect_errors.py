@@ -30,7 +30,7 @@ _REFUSALS = (
     ),
     (
         r"NOPERM|ACL failure in script|The user executing the script can't",
-        "does not permit our user to do this; docs/security.md lists the permissions to give",
+        "does not permit our user to do this; the permissions are in docs/operations/security.md",
     ),
     (
         "ALERT_CERTIFICATE_REQUIRED",
