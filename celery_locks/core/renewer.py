@@ -4,9 +4,10 @@ A lease is renewed a third of its ttl after its last renewal; the leases of one 
 share one call. A renewal that fails is tried again until the lease's deadline, then the lease is
 told that it is lost.
 
-Each server has its own background thread (``background.py``), which renews first and then sends the
-pending releases of that server. Other jobs run in further threads. So a slow or frozen server, be
-it a lock server or the broker, never delays the renewals on another one.
+Each server has its own background thread (``background.py``), which renews first, then sends the
+pending releases of that server and deletes lapsed names (``cleanup_job.py``). Other jobs run in
+further threads. So a slow or frozen server, be it a lock server or the broker, never delays the
+renewals on another one.
 
 The renewer holds the leases themselves: a lease that its user forgot lives until it is released.
 A renewal never creates a lock (``renew.lua`` changes only what exists). A forked child starts with
@@ -15,22 +16,18 @@ an empty renewer: the parent goes on renewing its own leases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 
 from celery_locks.clock import now
 from celery_locks.core.background import BackgroundJob, BackgroundThread
+from celery_locks.core.cleanup_job import CleanupTargets, ServerCleanup
 from celery_locks.core.lease import BaseLease
-from celery_locks.core.pending_releases import (
-    PendingRelease,
-    PendingReleases,
-    ServerReleases,
-)
+from celery_locks.core.pending_releases import PendingRelease, PendingReleases, ServerReleases
 from celery_locks.core.renewal_job import RenewalEntry, ServerRenewals, shortest_budget
 from celery_locks.forking import run_after_fork
 from celery_locks.logs import Reports
 from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import Mark
 from celery_locks.unpatched import native_rlock, original
 
 
@@ -43,6 +40,7 @@ class Renewer:
     def after_fork(self) -> None:
         self._entries: dict[str, RenewalEntry] = {}
         self._pending_releases = PendingReleases()
+        self._cleanup_targets = CleanupTargets()
         self._threads: dict[Hashable, BackgroundThread] = {}
         self._job_threads: dict[Hashable, BackgroundThread] = {}
         self._starting = native_rlock()
@@ -59,6 +57,7 @@ class Renewer:
         """Renew ``lease`` from now on, for the first time at ``due``."""
         entry = RenewalEntry(lease, store, commands, due or now() + lease.ttl / 3)
         self._entries[lease.token] = entry
+        self._cleanup_targets.add(store, commands)
         self._thread_of(store).wake_by(entry.due)
 
     def lease_of(self, token: str) -> BaseLease | None:
@@ -76,36 +75,14 @@ class Renewer:
             entry.schedule()
             self._thread_of(entry.store).wake_by(entry.due)
 
-    def release_later(
-        self,
-        name: str,
-        token: str,
-        store: Store,
-        commands: LockCommands,
-        until: float,
-        repeat_until_expired: bool = False,
-        keep: float = 0.0,
-        keep_as: str = "",
-        marks: Sequence[Mark] = (),
-        past: str | None = None,
-    ) -> None:
-        """Release this token as soon as the store can be reached, if that is before ``until``.
+    def release_later(self, release: PendingRelease) -> None:
+        """Send this release as soon as the store can be reached."""
+        self._pending_releases[release.token] = release
+        self._thread_of(release.store).wake_by(now())
 
-        The other arguments are those of the command; ``keep`` counts from now.
-        """
-        self._pending_releases[token] = PendingRelease(
-            name,
-            token,
-            store,
-            commands,
-            until,
-            repeat_until_expired,
-            now() + keep,
-            keep_as,
-            marks,
-            past,
-        )
-        self._thread_of(store).wake_by(now())
+    def stop_cleanup(self, store: Store) -> None:
+        """Delete no lapsed names through this store until it acquires again."""
+        self._cleanup_targets.discard(store)
 
     def wait_idle(self, seconds: float) -> None:
         """Wait until no job is due and no release is pending; for the end of a process."""
@@ -142,7 +119,7 @@ class Renewer:
     def _thread_of(self, store: Store) -> BackgroundThread:
         server = store.server.addresses
         thread = self._threads.get(server)
-        return thread or self._make_thread(self._threads, server, self._work_for(server))
+        return thread or self._make_thread(self._threads, server, self._jobs_for(server))
 
     def _job_thread(self, server: Hashable = None) -> BackgroundThread:
         thread = self._job_threads.get(server)
@@ -159,10 +136,14 @@ class Renewer:
                 threads[server] = BackgroundThread(jobs, self.reports)
         return threads[server]
 
-    def _work_for(self, server: Hashable) -> list[BackgroundJob]:
+    def _jobs_for(self, server: Hashable) -> list[BackgroundJob]:
         """Return the jobs of a server's thread; the renewals come first."""
         renewals = ServerRenewals(server, self._entries, self.reports)
-        return [renewals, ServerReleases(server, self._pending_releases, renewals.patience)]
+        return [
+            renewals,
+            ServerReleases(server, self._pending_releases, renewals.patience),
+            ServerCleanup(server, self._cleanup_targets, renewals.patience),
+        ]
 
     def patience(self) -> float:
         """Return how long a call of a job may take without losing a lease by waiting for it."""

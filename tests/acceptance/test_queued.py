@@ -61,7 +61,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def left(rig: Rig) -> list[str]:
-    return [key for key in of_locks(rig.redis.keys("celery-locks:*")) if "}:d:" not in key]
+    return [key for key in of_locks(rig.redis.keys("celery-locks:*")) if "}:e:" not in key]
 
 
 def wait_nothing_left(rig: Rig) -> None:

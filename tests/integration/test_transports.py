@@ -5,6 +5,8 @@ How TLS is asked for in Celery's settings, each time with kombu or Celery's back
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import ssl
 import threading
 from collections.abc import Iterator
@@ -14,10 +16,14 @@ from socket import create_server
 from typing import Any
 
 import pytest
+import redis.exceptions
 from celery import Celery
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
+from celery_locks.clock import now
 from celery_locks.errors import ServerRefused
+from celery_locks.store.bounded_connection import DeadlineSocket, close_without_loop
+from celery_locks.store.url import from_url
 from tests.servers.embedded import EmbeddedServer
 from tests.support.tls import Authority, TlsSentinel, TlsServer
 
@@ -50,6 +56,11 @@ def server(authority: Authority, no_server_left: None) -> Iterator[TlsServer]:
 @pytest.fixture(scope="module")
 def tls_url(server: TlsServer, authority: Authority) -> str:
     return f"rediss://127.0.0.1:{server.tls_port}/0?ssl_ca_certs={authority.certificate}"
+
+
+@pytest.fixture(scope="module")
+def tcp_url(server: TlsServer) -> str:
+    return server.url
 
 
 @pytest.fixture
@@ -86,6 +97,52 @@ async def test_both_faces_lock_over_it(way: str, request: pytest.FixtureRequest)
     await awaited.close()
 
 
+@pytest.mark.parametrize("way", ["socket_url", "tls_url", "tcp_url"])
+def test_connection_of_an_ended_loop_can_be_closed(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    """It takes private attributes of redis-py and asyncio: what they left open would warn."""
+    config = from_url(request.getfixturevalue(way))
+    connection = config.connection(config.addresses[0], None, asyncio=True)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(connection.connect())
+    sock = connection._writer.get_extra_info("socket")
+    loop.close()
+    close_without_loop(connection)
+    assert sock.fileno() == -1
+    assert not connection.is_connected
+    del connection, loop
+    gc.collect()
+
+
+@pytest.mark.parametrize("way", ["socket_url", "tls_url", "tcp_url"])
+def test_closed_locks_leave_no_socket_to_a_loop_that_ends(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    """The end of TLS takes a reply of the server, for which the loop does not wait."""
+    locks = AsyncLocks.from_url(request.getfixturevalue(way))
+    with asyncio.Runner() as runner:
+        runner.run(locks.info("a"))
+        [connection] = locks._store._by_loop[runner.get_loop()].driver._connections
+        sock = connection._writer.get_extra_info("socket")
+        runner.run(locks.close())
+        assert sock.fileno() == -1
+
+
+@pytest.mark.parametrize("way", ["socket_url", "tls_url", "tcp_url"])
+def test_blocking_connection_has_our_socket(way: str, request: pytest.FixtureRequest) -> None:
+    """It takes ``_connect`` of redis-py: without our socket nothing would bound an exchange."""
+    config = from_url(request.getfixturevalue(way))
+    connection = config.connection(config.addresses[0], 5)
+    connection.state.deadline = now() + 5
+    connection.connect()
+    assert isinstance(connection._sock, DeadlineSocket)
+    connection.state.deadline = now()
+    with pytest.raises(redis.exceptions.TimeoutError):
+        connection.read_response()
+    connection.disconnect()
+
+
 def test_tls_of_the_broker_is_ours(server: TlsServer, trusted: dict[str, Any]) -> None:
     """``redis://`` and ``broker_use_ssl``: kombu speaks TLS there, and so do the locks."""
     url = f"redis://127.0.0.1:{server.tls_port}/0"
@@ -101,7 +158,8 @@ def test_tls_of_the_result_backend_is_ours(server: TlsServer, trusted: dict[str,
     with app_with(**conf) as app:
         app.backend.client.ping()
         take_one(Locks.from_app(app))
-        app.backend.client.close()
+        # Its close() leaves open what is in a pool of Celery's: a socket for the garbage collector.
+        app.backend.client.connection_pool.disconnect()
 
 
 def test_locks_url_on_the_same_server_has_its_tls(

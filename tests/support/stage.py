@@ -121,7 +121,7 @@ class Stage:
 
     def leftovers(self) -> list[str]:
         keys = of_locks(self.store.keys("*"))  # type: ignore[arg-type]
-        kept = ("}:log", "}:d:", "}:r:")
+        kept = ("}:log", "}:e:", "}:notices")
         return [key for key in keys if not any(one in key for one in kept)]
 
 

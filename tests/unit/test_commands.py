@@ -7,8 +7,9 @@ import fakeredis
 import pytest
 
 from celery_locks.errors import LimitMismatch, LockUsageError
+from celery_locks.store.calls import Call, run_sync
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, budget_of
-from celery_locks.store.commands.replies import LockPage
+from celery_locks.store.commands.replies import RenewReply
 from celery_locks.store.commands.requests import Renewal
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import Conflict, Holder, LockSpec
@@ -47,7 +48,8 @@ def test_budget_is_a_third_of_the_ttl(ttl: float, budget: float) -> None:
 
 def test_acquire_sends_milliseconds() -> None:
     call = LockCommands("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
-    assert call.args == ("a", "t", 1900, "1900 1 - 1 - 1 a{}", 400)
+    assert call.keys == ("p:{0}:h:a", "p:{0}:q:a")
+    assert call.args == ("t", "1900 1 - 1 - 1 a{}", "wait", 400)
     assert call.budget == budget_of(1.9005)
 
 
@@ -63,26 +65,38 @@ def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
 def test_renew_reply_names_the_lost_tokens() -> None:
     batch = [Renewal(f"n{i}", f"t{i}", 30) for i in range(4)]
     call = LockCommands("p").renew(batch, 1)
-    assert call.parse([]) == set()
-    assert call.parse([0, 3]) == {"t0", "t3"}
-    assert call.args == tuple(x for i in range(4) for x in (f"n{i}", f"t{i}", 30_000))
+    assert call.parse([]) == RenewReply()
+    assert call.parse([0, 3]).lost == {"t0", "t3"}
+    assert call.keys == tuple(f"p:{{0}}:h:n{i}" for i in range(4))
+    assert call.args == tuple(x for i in range(4) for x in (f"t{i}", 30_000))
 
 
 def test_release_reply_says_whether_it_was_ours() -> None:
-    call = LockCommands("p").release("a", "t", keep=0.25)
-    assert call.args[:3] == ("a", "t", 250)
+    call = LockCommands("p").release("a", "t", keep_for=0.25)
+    assert call.args[:2] == ("t", 250)
     assert call.parse(1) is True
     assert call.parse(0) is False
 
 
 def test_page_walks_every_shard() -> None:
-    commands = LockCommands("p", 3)
-    assert commands.page().root == "p:{0}:"
-    assert commands.page().parse([b"77", 1]) == LockPage([], "0:77")
-    assert commands.page("0:77").args[0] == "77"
-    assert commands.page("0:77").parse([b"0", 1]) == LockPage([], "1:0")
-    assert commands.page("1:0").root == "p:{1}:"
-    assert commands.page("2:5").parse([b"0", 1]) == LockPage([], "")
+    commands, sent = LockCommands("p", 3), list[Call]()
+
+    def perform(call: Call) -> Any:
+        sent.append(call)
+        return call.parse([b"77" if len(sent) == 1 else b"0", []])
+
+    cursors = [""]
+    while len(cursors) == 1 or cursors[-1]:
+        page = run_sync(commands.page(cursors[-1]), perform)
+        assert page.locks == []
+        cursors.append(page.cursor)
+    assert cursors == ["", "0:77", "1:0", "2:0", ""]
+    assert [(call.root, call.args[0]) for call in sent] == [
+        ("p:{0}:", "0"),
+        ("p:{0}:", "77"),
+        ("p:{1}:", "0"),
+        ("p:{2}:", "0"),
+    ]
 
 
 def test_holder_is_read_as_it_was_written(perform: Any) -> None:

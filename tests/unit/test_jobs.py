@@ -61,7 +61,7 @@ def test_only_jobs_whose_renewal_was_overdue_are_looked_for(locks: Locks, clock:
     take(locks, "elsewhere", "at work")
     take(locks, "another", "ran again")
     clock.shift(5)
-    locks.perform(locks.commands.release("another", "another-ran again", past=""))
+    locks.perform(locks.commands.release("another", "another-ran again", history_note=""))
     found = {holder.task_id for holder in _lost_before(locks, set())}
     assert found == {"overdue", "lapsed"}
     assert list(_lost_before(locks, {"overdue", "lapsed"})) == []

@@ -1,6 +1,7 @@
 """The renewer, step by step: a scripted store, a clock the test moves, rarely its thread."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,18 +11,20 @@ import pytest
 
 from celery_locks.clock import now as real_now
 from celery_locks.core import background as background_module
+from celery_locks.core import cleanup_job
 from celery_locks.core import lease as lease_module
 from celery_locks.core import pending_releases as releases_module
 from celery_locks.core import renewal_job as renewals_module
 from celery_locks.core import renewer as module
 from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease, State
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewal_job import ServerRenewals
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands
-from celery_locks.store.commands.replies import Lost
+from celery_locks.store.commands.replies import RenewReply
 from celery_locks.store.commands.requests import Mark
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
@@ -53,7 +56,7 @@ class Store:
         self.meanwhile()
         if self.trouble:
             raise self.trouble
-        return Lost(self.lost) if call.script.name == "renew" else True
+        return RenewReply(frozenset(self.lost)) if call.script.name == "renew" else True
 
     def unsubscribe(self, token: str) -> None: ...
     def close(self) -> None: ...
@@ -85,6 +88,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for one in (module, renewals_module, releases_module, background_module, lease_module):
         monkeypatch.setattr(one, "now", made.now)
+    monkeypatch.setattr(cleanup_job, "_INTERVAL", math.inf)
     return made
 
 
@@ -113,7 +117,7 @@ def test_lease_is_renewed_after_a_third_of_its_ttl(
     clock.time += 0.2
     renewer.turn()
     assert store.commands() == ["renew"]
-    assert store.calls[0].args == ("a", "t-a", 9000)
+    assert store.calls[0].args == ("t-a", 9000)
     assert kept.renewals == 1
     renewer.turn()
     assert len(store.calls) == 1
@@ -131,8 +135,10 @@ def test_everything_due_goes_in_one_call_per_shard(
     assert len(store.calls) == 2
     assert {call.root for call in store.calls} == set(commands.roots)
     for call in store.calls:
-        assert all(commands.root(str(name)) == call.root for name in call.args[::3])
-    assert sorted(str(n) for call in store.calls for n in call.args[::3]) == sorted(names)
+        assert all(key.startswith(f"{call.root}h:") for key in call.keys)
+        assert all(commands.root(key.partition("h:")[2]) == call.root for key in call.keys)
+    keys = [key for call in store.calls for key in call.keys]
+    assert sorted(key.partition("h:")[2] for key in keys) == sorted(names)
 
 
 def test_stores_are_not_mixed(renewer: Still, store: Store, clock: Clock) -> None:
@@ -150,7 +156,7 @@ def test_batches_are_bounded(renewer: Still, store: Store, clock: Clock) -> None
         renewer.add(lease(clock, f"n{i}"), store, LockCommands("p"))
     clock.time += 3
     renewer.turn()
-    assert [len(call.args) // 3 for call in store.calls] == [RENEW_BATCH, 1]
+    assert [len(call.keys) for call in store.calls] == [RENEW_BATCH, 1]
 
 
 def test_what_is_nearly_due_goes_along(renewer: Still, store: Store, clock: Clock) -> None:
@@ -159,7 +165,7 @@ def test_what_is_nearly_due_goes_along(renewer: Still, store: Store, clock: Cloc
     renewer.add(lease(clock, "b"), store, LockCommands("p"))
     clock.time += 2.5
     renewer.turn()
-    assert [call.args[::3] for call in store.calls] == [("a", "b")]
+    assert [call.keys for call in store.calls] == [("p:{0}:h:a", "p:{0}:h:b")]
 
 
 def test_failed_renewal_is_tried_again_inside_the_lease(
@@ -206,7 +212,7 @@ def test_calls_end_before_the_deadline(renewer: Still, store: Store, clock: Cloc
     renewer.add(kept, store, LockCommands("p"))
     clock.time += 9 - 0.5
     renewer.turn()
-    assert store.calls[0].budget <= kept._since + 9 - clock.time
+    assert store.calls[0].budget <= kept._sent_at + 9 - clock.time
 
 
 def test_lost_one_is_told_and_the_others_go_on(renewer: Still, store: Store, clock: Clock) -> None:
@@ -255,12 +261,12 @@ def test_ttl_changed_during_a_renewal_is_renewed_again_at_once(
 ) -> None:
     kept = lease(clock, ttl=3)
     renewer.add(kept, store, LockCommands("p"))
-    store.meanwhile = lambda: kept.retime(30, clock.time) if kept.ttl == 3 else None
+    store.meanwhile = lambda: kept.change_ttl(30, clock.time) if kept.ttl == 3 else None
     clock.time += 1
     renewer.turn()
     assert renewer.first_due() <= clock.time
     renewer.turn()
-    assert store.calls[-1].args[2] == 30_000
+    assert store.calls[-1].args[1] == 30_000
 
 
 def test_unforeseen_error_is_logged_and_retried(
@@ -281,7 +287,7 @@ def test_rescheduled_lease_is_due_by_its_new_ttl(
 ) -> None:
     kept = lease(clock, ttl=30)
     renewer.add(kept, store, LockCommands("p"))
-    kept.retime(3, clock.time)
+    kept.change_ttl(3, clock.time)
     renewer.reschedule(kept.token)
     assert renewer.first_due() == pytest.approx(clock.time + 1)
     renewer.reschedule("unknown")
@@ -291,7 +297,7 @@ def test_pending_release_is_sent_when_the_store_is_back(
     renewer: Still, store: Store, clock: Clock
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
     renewer.turn()
     renewer.turn()
     assert len(store.calls) == 1
@@ -301,33 +307,35 @@ def test_pending_release_is_sent_when_the_store_is_back(
     clock.time += 0.3
     renewer.turn()
     assert store.commands() == ["release", "release"]
-    assert store.calls[-1].args[:2] == ("a", "t")
+    assert (store.calls[-1].keys[0], store.calls[-1].args[0]) == ("p:{0}:h:a", "t")
 
 
 def test_debt_that_grows_while_it_is_paid_is_paid_as_it_is_then(
     renewer: Still, store: Store, clock: Clock
 ) -> None:
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
-    mark = Mark("d:j", 1, 60.0)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
+    mark = Mark("e:j", 1, 60.0)
     perform = store.perform
 
     def owe_more(call: Any) -> Any:
         store.perform = perform  # type: ignore[method-assign]
-        renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5, marks=[mark])
+        renewer.release_later(
+            PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5, marks=[mark])
+        )
         return perform(call)
 
     store.perform = owe_more  # type: ignore[method-assign]
     renewer.turn()
     renewer.turn()
     assert store.commands() == ["release", "release"]
-    assert "d:j" in store.calls[-1].args
+    assert "p:{0}:e:j" in store.calls[-1].keys
 
 
 def test_debt_that_dies_with_its_process_is_told(
     renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
     renewer.turn()
     with caplog.at_level(logging.WARNING, "celery_locks"):
         renewer.wait_idle(0.0)
@@ -338,7 +346,7 @@ def test_debt_is_dropped_when_the_lock_lapsed_anyway(
     renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 1)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 1))
     with caplog.at_level(logging.WARNING, "celery_locks"):
         for _ in range(20):
             renewer.turn()

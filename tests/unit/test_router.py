@@ -1,6 +1,6 @@
 """One call, step by step, with a scripted server: what is tried again, and what an error means."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -9,12 +9,14 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.store import routing as module
 from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed
+from celery_locks.store.drivers import run_blocking
 from celery_locks.store.resp import ErrorReply
-from celery_locks.store.routing import Exchange, Pause, Router
-from celery_locks.store.scripts import INFO
-from celery_locks.store.server_config import ServerConfig
+from celery_locks.store.routing import Router
+from celery_locks.store.scripts import DESCRIBE
+from celery_locks.store.server_config import Address, ServerConfig
 
 ROOT = "p:{0}:"
+KEYS = ("p:{0}:h:name", "p:{0}:q:name")
 SINGLE = ServerConfig("single", (("h", 1),))
 SENTINEL = ServerConfig("sentinel", (("s1", 1), ("s2", 2), ("s3", 3)), service="m")
 CLUSTER = ServerConfig("cluster", (("n1", 1), ("n2", 2)))
@@ -37,70 +39,58 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def call(budget: float = 3.0) -> Call:
-    return Call(INFO, ROOT, ("name",), lambda reply: ("parsed", reply), budget)
+    return Call(DESCRIBE, ROOT, KEYS, (), lambda reply: ("parsed", reply), budget)
+
+
+class Sent(NamedTuple):
+    address: Address
+    data: bytes
+    deadline: float
 
 
 class Talk:
-    """Drives a conversation: each scripted answer is for the next exchange."""
+    """Performs a call with a scripted server: each answer is for the next exchange."""
 
     def __init__(self, server: ServerConfig, clock: Clock, each: float = 0.0) -> None:
-        self.router = Router(server)
+        self.router = Router(server, self.exchange, self.sleep)
         self.clock = clock
         self.each = each  # seconds that an exchange takes
-        self.sent: list[Exchange] = []
+        self.answers: list[Any] = []
+        self.sent: list[Sent] = []
         self.pauses: list[float] = []
 
-    def run(self, *answers: Any, budget: float = 3.0, failed: Any = None) -> Any:
-        left = list(answers)
-        steps = self.router.conversation(call(budget), self.clock.time + budget, failed)
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Pause):
-                    self.pauses.append(step.seconds)
-                    self.clock.time += step.seconds
-                    step = steps.send(None)
-                    continue
-                self.sent.append(step)
-                self.clock.time += self.each
-                answer = left.pop(0) if len(left) > 1 else left[0]
-                step = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-        except StopIteration as done:
-            return done.value
+    async def exchange(self, address: Address, data: bytes, deadline: float) -> Any:
+        self.sent.append(Sent(address, data, deadline))
+        self.clock.time += self.each
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.time += seconds
+
+    def run(self, *answers: Any, budget: float = 3.0) -> Any:
+        self.answers = list(answers)
+        return run_blocking(self.router.perform, call(budget))
 
     @property
     def places(self) -> list[str]:
         return [exchange.address[0] for exchange in self.sent]
 
 
-def test_a_first_try_that_the_store_made_counts(clock: Clock) -> None:
-    """It asks once more, with all the time that is left, and no oftener than otherwise."""
-    talk = Talk(SINGLE, clock)
-    assert talk.run(7, failed=ConnectionFailed("closed")) == ("parsed", 7)
-    assert [e.deadline for e in talk.sent] == [103.0]
-    talk = Talk(SINGLE, clock)
-    with pytest.raises(LockUnavailable, match="in 2 tries: again"):
-        talk.run(ConnectionFailed("again"), failed=ConnectionFailed("closed"))
-    assert len(talk.sent) == 1
-
-
-def test_a_first_try_that_met_no_script_is_repeated_with_its_text(clock: Clock) -> None:
-    talk = Talk(SINGLE, clock)
-    assert talk.run(7, failed=ErrorReply("NOSCRIPT No matching script")) == ("parsed", 7)
-    assert [e.data for e in talk.sent] == [INFO.by_text(ROOT, ("name",))]
-
-
 def test_answer_is_parsed(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     assert talk.run(7) == ("parsed", 7)
     assert [e.address for e in talk.sent] == [("h", 1)]
-    assert talk.sent[0].data == INFO.by_sha(ROOT, ("name",))
+    assert talk.sent[0].data == DESCRIBE.by_sha(ROOT, KEYS, ())
 
 
 def test_noscript_sends_the_text(clock: Clock) -> None:
     talk = Talk(SINGLE, clock)
     assert talk.run(ErrorReply("NOSCRIPT No matching script."), 7) == ("parsed", 7)
-    assert talk.sent[1].data == INFO.by_text(ROOT, ("name",))
+    assert talk.sent[1].data == DESCRIBE.by_text(ROOT, KEYS, ())
     assert talk.pauses == []
 
 
@@ -174,9 +164,7 @@ def test_a_password_error_is_the_same_sentence_each_time(clock: Clock) -> None:
 def test_refused_after_an_unanswered_try_is_in_doubt(clock: Clock) -> None:
     """The first try may have taken the lock: whoever reads this error has to give it back."""
     with pytest.raises(errors.ServerRefused) as caught:
-        Talk(SINGLE, clock).run(
-            errors.ServerRefused("new password"), failed=ConnectionFailed("closed")
-        )
+        Talk(SINGLE, clock).run(ConnectionFailed("closed"), errors.ServerRefused("new password"))
     assert caught.value.may_have_executed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from celery_locks.store import scripts
-from celery_locks.store.scripts import Script
+from celery_locks.store.scripts import SHARD_KEYS, Script
 
 FOLDER = Path(str(files("celery_locks.store.scripts")))
 SCRIPTS = {script.name: script for script in vars(scripts).values() if isinstance(script, Script)}
@@ -35,9 +35,26 @@ def test_script_states_its_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_keys_of_the_shard_come_first(name: str) -> None:
+    """The caller adds its keys after them: in another order, a script would use a wrong key."""
+    line = re.search(r"^--keys (.+)$", (FOLDER / f"{name}.lua").read_text(), re.M)
+    is_shared = [key in SHARD_KEYS for key in line[1].split()] if line else []
+    assert is_shared == sorted(is_shared, reverse=True)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.lua")), ids=lambda path: path.stem)
+def test_no_script_makes_the_name_of_a_key(path: Path) -> None:
+    """A key is a variable: one of KEYS. `tests/contract` finds what this overlooks."""
+    calls = re.findall(r"redis\.p?call\('[A-Z]+', ([^,)]+)", path.read_text())
+    made = {key for key in calls if ".." in key or key.startswith("'")}
+    assert made <= {"'NUMSUB'"}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_script_includes_each_part_once(name: str) -> None:
     """Included twice, a part would define its functions and state twice."""
     text = SCRIPTS[name].text
     assert "--include " not in text.replace('"--include <name>"', "")
+    assert not re.search("^--keys ", text, re.M)
     functions = re.findall(r"^local function (\w+)", text, re.M)
     assert len(functions) == len(set(functions))

