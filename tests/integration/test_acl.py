@@ -141,7 +141,9 @@ def test_look_only_user_looks(redis_server: EmbeddedServer) -> None:
             lambda: locks.acquire("free"),
             lambda: admin.force_release(locks, "seen", by="me"),
         ):
-            with pytest.raises(ServerRefused, match=r"not permit our user.* docs/operations/security\.md"):
+            with pytest.raises(
+                ServerRefused, match=r"not permit our user.* docs/operations/security\.md"
+            ):
                 change()
         assert writer.is_locked("seen")
     writer.close()
