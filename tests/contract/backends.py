@@ -212,7 +212,8 @@ def make_backend(name: str, fixture: Callable[[str], Any]) -> Backend:
     assert isinstance(server, EmbeddedServer)
     if name == "valkey":
         return CheckedBackend(server)
-    return Backend(server.client(), server.url)
+    # The other servers speak RESP2: so both protocols keep the contract.
+    return Backend(server.client(), f"{server.url}?protocol=3")
 
 
 def store_of(locks: Locks) -> RedisStore:

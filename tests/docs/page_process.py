@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import Child, new_directory
-from tests.support.leftovers import processes_in
+from tests.support.processes import processes_in
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -47,7 +47,7 @@ def test_number_is_the_measured_one(page: str, shown: str, result: str, measured
 
 
 def test_commands_of_the_hot_path_are_those_of_its_test() -> None:
-    source = (ROOT / "tests/integration/test_hot_path.py").read_text()
+    source = (ROOT / "tests/real_server/test_hot_path.py").read_text()
     costs = [
         sum(map(int, re.findall(r'"\w+": (\d+)', block)))
         for block in re.findall(r"== \{(.*?)\n    \}", source, re.DOTALL)

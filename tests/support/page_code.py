@@ -24,7 +24,7 @@ from celery_locks import Locks
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import Child, new_directory
 from tests.support.client_app import close_client, open_client
-from tests.support.leftovers import is_alive
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
