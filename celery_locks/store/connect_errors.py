@@ -25,7 +25,7 @@ _REFUSALS = {
         "refuses our user or password; correct them in the URL of the lock server"
     ),
     r"NOPERM|ACL failure in script|The user executing the script can't": (
-        "does not permit our user to do this; docs/security.md lists the permissions to give"
+        "does not permit our user to do this; the permissions are in docs/operations/security.md"
     ),
     "ALERT_CERTIFICATE_REQUIRED": "wants a client certificate; set ssl_certfile and ssl_keyfile",
     "CERTIFICATE_VERIFY_FAILED": (

@@ -1,4 +1,4 @@
-"""The pictures of the page in docs/: ``python -m tests.browser.screenshots [folder]``.
+"""The pictures of the page in docs/_static/: ``python -m tests.browser.screenshots [folder]``.
 
 Everything in them is real: a lock server, two Celery workers of which one is killed, the page and
 Chromium. It takes about a minute and a half.
@@ -23,7 +23,7 @@ from tests.support import chromium
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "_static"
 WIDE = {"viewport": {"width": 1400, "height": 860}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "device_scale_factor": 2}
 PATIENCE = 60.0

@@ -177,7 +177,7 @@ class FakeBackend(Backend):
 
 
 class AclBackend(Backend):
-    """A server with the restricted user of docs/security.md; `raw` may do everything."""
+    """A server with the restricted user of docs/operations/security.md; `raw` may do everything."""
 
     # What an application adds for the lists that it drains.
     lists = ("~*:temp_messages:*", "~{*}:celery-locks:drained:*", "~x}:*", "~{}x:*")
@@ -192,7 +192,7 @@ class AclBackend(Backend):
     def close(self) -> None:
         refused = acl.refused(self.raw)
         super().close()
-        assert refused == [], "the permissions in docs/security.md do not suffice"
+        assert refused == [], "the permissions in docs/operations/security.md do not suffice"
 
 
 def make_backend(name: str, fixture: Callable[[str], Any]) -> Backend:

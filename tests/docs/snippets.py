@@ -9,6 +9,8 @@ languages of `NOT_RUN` are only shown. A comment on the line before the block ch
     <!-- snippet: new -->                 begin with an empty namespace
     <!-- snippet: raises LockConflict --> expect this error
     <!-- snippet: skip, reason -->        do not run it
+
+A block inside a comment of several lines runs too, and is not shown: it prepares the next ones.
 """
 
 from __future__ import annotations

@@ -179,6 +179,12 @@ def test_plain_page_has_no_directives(tmp_path: Path) -> None:
 What it
 answers. And more.
 
+<!-- Prepares the next one.
+```python
+hidden = 1
+```
+-->
+
 <!-- snippet: file a.py -->
 ```python
 # :a: kept

@@ -1,4 +1,4 @@
-"""The permissions of docs/security.md suffice for what runs beside the contract suite.
+"""The permissions of docs/operations/security.md suffice for what runs beside the contract suite.
 
 The suite itself runs as that user too (the store ``acl``). Here: Sentinel, Cluster, a drain, a real
 worker with its sweep, and the user that may only look. Each ends with an empty ``ACL LOG``.
@@ -141,7 +141,9 @@ def test_look_only_user_looks(redis_server: EmbeddedServer) -> None:
             lambda: locks.acquire("free"),
             lambda: admin.force_release(locks, "seen", by="me"),
         ):
-            with pytest.raises(ServerRefused, match=r"not permit our user.* docs/security\.md"):
+            with pytest.raises(
+                ServerRefused, match=r"not permit our user.* docs/operations/security\.md"
+            ):
                 change()
         assert writer.is_locked("seen")
     writer.close()

@@ -2,7 +2,7 @@
 
 A consumer pops a message first (BRPOP) and records it as unacknowledged afterwards. If it dies
 between the two, or if its connection does, the message is nowhere. The documentation says so
-(docs/soak.md); this test notices when kombu mends it.
+(docs/operations/soak.md); this test notices when kombu mends it.
 """
 
 import socket

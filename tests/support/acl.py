@@ -1,4 +1,4 @@
-"""The permissions that docs/security.md tells people to give, read from that page.
+"""The permissions that docs/operations/security.md tells people to give, read from that page.
 
 What is tested is what is printed there: each block is one ``ACL SETUSER`` command.
 """
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "security.md"
 PASSWORD = "pw"
 
 

@@ -12,6 +12,9 @@ _CODE = ("{code-block}", "{code}")
 _OPTION = re.compile(r" *:[\w-]+:.*$")
 _ONLY_ON_SITE = re.compile(r"^\(\S+\)=$|^<!-- .* -->$|^\+\+\+.*$")
 
+# Snippets in a comment prepare those that a page shows; a reader does not see them either.
+_HIDDEN = re.compile(r"^<!--(?:(?!-->).)*\n-->\n", re.MULTILINE | re.DOTALL)
+
 
 class Page(NamedTuple):
     """One page: its name, such as `how-to/names`, its title and its source."""
@@ -24,7 +27,7 @@ class Page(NamedTuple):
 def plain(source: str, folder: Path) -> str:
     """Return the page as plain Markdown: without directives and comments, with what it includes."""
     page = _PlainPage(folder)
-    for line in source.splitlines():
+    for line in _HIDDEN.sub("", source).splitlines():
         page.read(line)
     return "\n".join(page.lines).strip() + "\n"
 

@@ -60,7 +60,7 @@ def test_alert_rules_are_whole_and_ask_for_metrics_that_exist() -> None:
 
 
 def test_documentation_names_every_series() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = (ROOT / "docs" / "operations" / "metrics.md").read_text()
     documented = set(re.findall(r"`(celery_locks_\w+)`", text))
     histograms = {f"celery_locks_{name}_seconds" for name in HISTOGRAMS}
     plain = {name for name in exposed_names() if not name.startswith(tuple(histograms))}
