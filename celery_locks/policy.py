@@ -52,16 +52,16 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
     """Decide what a busy lock means for the task."""
     if conflict.has_copy_of(call.task_id, call.attempt):
         # Skipping a redelivered copy would acknowledge the original's message: it must come back.
-        return _again(call, "another copy of this very message is running")
+        return _requeue(call, "another copy of this very message is running")
     if call.had_reservation and conflict.is_behind_messages:
         # Its reservation lapsed, or another message is about to replace it: look again later.
-        return _again(call, "another message has its reservation")
+        return _requeue(call, "another message has its reservation")
     if options.on_conflict == "requeue" or (
         options.on_conflict == "wait" and conflict.is_behind_messages
     ):
         if call.patience_used >= options.patience:
             return Decision("raise", f"its patience of {options.patience:g} s is over")
-        return _again(call, "the lock is busy")
+        return _requeue(call, "the lock is busy")
     if options.on_conflict == "skip":
         if call.has_followers:
             return Decision("raise", "a skip would hand its value to the next link")
@@ -102,18 +102,18 @@ def on_unavailable(options: LockOptions, call: Situation) -> Decision:
     if options.on_unavailable != "requeue":
         return Decision("raise", "the lock server is away")
     if call.refused_for is None:
-        return _again(call, "the lock server is away")
+        return _requeue(call, "the lock server is away")
     if call.refused_for >= REFUSED_PATIENCE:
         return Decision("raise", f"the lock server refuses us for {REFUSED_PATIENCE:g} s already")
-    return _again(call, "the lock server refuses us")
+    return _requeue(call, "the lock server refuses us")
 
 
 def on_done(call: Situation) -> Decision:
     """Requeue: another copy of this message has ended, or is replacing it."""
-    return _again(call, "another copy of this very message has run, or is replacing it")
+    return _requeue(call, "another copy of this very message has run, or is replacing it")
 
 
-def _again(call: Situation, why: str) -> Decision:
+def _requeue(call: Situation, why: str) -> Decision:
     if not call.can_requeue:
         return Decision("raise", f"{why}, and there is no message to put back")
     doublings = min(call.times_requeued, _MOST_DOUBLINGS)

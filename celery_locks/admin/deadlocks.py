@@ -15,7 +15,7 @@ _SHOWN = 5
 def about_waiting_holders(locks: Locks, lock: LockInfo) -> Iterator[str]:
     """Describe each holder that waits for another lock, and a deadlock if there is one."""
     for holder in [holder for holder in lock.holders if holder.owner][:_SHOWN]:
-        waits = locks.follow(read_waits(locks.commands, holder.owner))
+        waits = locks.run(read_waits(locks.commands, holder.owner))
         wait = waits.get(holder.owner)
         if wait is None:
             continue

@@ -10,26 +10,19 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from celery_locks.clock import now
 from celery_locks.core.lease import AsyncLease
-from celery_locks.core.locks import RecentAnswers, runs_in
 from celery_locks.core.operations import Operations
+from celery_locks.core.queries import Queries
 from celery_locks.core.requests import (
     AcquireOptions,
-    AcquireRequest,
     Layout,
     layout_of,
     new_token,
-    request_of,
     shows_acquire_options,
-    spec_of,
 )
-from celery_locks.errors import LockConflict
 from celery_locks.store.calls import AsyncStore, Operation, run_async
-from celery_locks.store.commands.replies import Done
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
-from celery_locks.validation import check_name
 
 T = TypeVar("T")
 
@@ -53,10 +46,8 @@ class AsyncLocks:
     def _setup(self, store: AsyncRedisStore, layout: Layout) -> None:
         self._store: AsyncStore = store
         self.commands, self.ttl = layout_of(store, layout)
-        self.operations = Operations(
-            self, AsyncLease, store.store_for_thread(), self.commands, store.unsubscribe
-        )
-        self._recent = RecentAnswers()
+        self.operations = Operations(self, AsyncLease, store, self.commands)
+        self.queries = Queries(self.commands)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -78,7 +69,7 @@ class AsyncLocks:
         ``await lease.release()`` releases it. Prefer ``hold``, which cannot forget that. Options
         and exceptions are those of ``hold``.
         """
-        answer = await self._try_acquire(name, new_token(), options)
+        answer = await self.try_acquire(name, **options)
         return None if isinstance(answer, Conflict) else answer
 
     @shows_acquire_options
@@ -86,24 +77,7 @@ class AsyncLocks:
         self, name: str, **options: Unpack[AcquireOptions]
     ) -> AsyncLease | Conflict:
         """Do as ``Locks.try_acquire``; reentrant for this asyncio task, not for its children."""
-        return await self._try_acquire(name, new_token(), options)
-
-    async def _try_acquire(
-        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
-    ) -> AsyncLease | Conflict:
-        """Acquire; with ``is_block`` the asyncio task that acquires it also releases it."""
-        request: AcquireRequest[AsyncLease] = request_of(
-            spec_of(name, self.ttl, options), token, options, is_block
-        )
-        if request.owner and request.reentrant:
-            entered = self.operations.reenter(name, request.owner, token)
-            if entered:
-                return entered
-        answer = await self.follow(self.operations.acquire(request))
-        assert not isinstance(answer, Done)  # only requests with extras get it
-        if isinstance(answer, AsyncLease) and answer.token == token:
-            answer.on_stop = options.get("on_stop")
-        return answer
+        return await self.run(self.operations.acquire_by_name(name, new_token(), self.ttl, options))
 
     @overload
     def hold(
@@ -139,55 +113,40 @@ class AsyncLocks:
         another limit.
         """
         token = new_token()
-        lease = await self._try_acquire(name, token, options, is_block=True)
-        if isinstance(lease, Conflict):
-            if required:
-                raise LockConflict(lease)
-            yield None
-            return
+        lease = await self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
         failed = True
         try:
             yield lease
             failed = False
         finally:
-            await run_async(self.operations.exit_hold(lease, failed, token), self._store.perform)
+            await self.run(self.operations.exit_hold(lease, failed, token))
 
     async def renew(self, lease: AsyncLease, ttl: float | None = None) -> None:
-        await run_async(self.operations.renew(lease, ttl), self._store.perform)
+        await self.run(self.operations.renew(lease, ttl))
 
     async def release(self, lease: AsyncLease) -> bool:
-        return await run_async(self.operations.release(lease), self._store.perform)
+        return await self.run(self.operations.release_entry(lease))
 
     async def info(self, name: str) -> LockInfo | None:
-        check_name(name)
-        info: LockInfo | None = await self._store.perform(self.commands.info(name))
-        return info
+        return await self.run(self.queries.info(name))
 
     async def holders(self, name: str) -> tuple[Holder, ...]:
-        info = await self.info(name)
-        return info.holders if info else ()
+        return await self.run(self.queries.holders(name))
 
     async def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
         """Do as ``Locks.is_locked``."""
-        recent = self._recent.get(name, max_age) if max_age else None
-        if recent is not None:
-            return recent
-        read_at = now()
-        return self._recent.put(name, read_at, bool(await self.holders(name)))
+        return await self.run(self.queries.is_locked(name, max_age))
 
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """Do as ``Locks.stop``."""
-        check_name(name)
-        call = self.commands.stop(name, token or "", request_id=new_token())
-        holders: tuple[Holder, ...] = await self._store.perform(call)
-        return holders
+        return await self.run(self.operations.stop(name, token))
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Do as ``Locks.active``."""
-        return runs_in(await self.follow(self.operations.walk()), worker)
+        return await self.run(self.queries.active(worker))
 
-    async def follow(self, operation: Operation[T]) -> T:
-        """Do as ``Locks.follow``."""
+    async def run(self, operation: Operation[T]) -> T:
+        """Do as ``Locks.run``."""
         return await run_async(operation, self._store.perform)
 
     async def close(self) -> None:

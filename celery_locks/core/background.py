@@ -96,11 +96,11 @@ class BackgroundThread:
 
     def _run(self, pipe: int) -> None:
         while True:
-            went_well = self._try("its sleep", partial(self._sleep, pipe))
-            if not (self._try("its jobs", self._run_jobs) and went_well):
+            went_well = self._run_guarded("its sleep", partial(self._sleep, pipe))
+            if not (self._run_guarded("its jobs", self._run_jobs) and went_well):
                 original("time", "sleep")(_THREAD_PAUSE)
 
-    def _try(self, what: str, step: Callable[[], None]) -> bool:
+    def _run_guarded(self, what: str, step: Callable[[], None]) -> bool:
         """Run a step and report its failure; no error may end the thread unnoticed."""
         try:
             step()
@@ -130,7 +130,7 @@ class BackgroundThread:
     def _run_step(self, what: str, step: Callable[[], None]) -> bool:
         self.is_running = True
         try:
-            return self._try(what, step)
+            return self._run_guarded(what, step)
         finally:
             self.is_running = False
 

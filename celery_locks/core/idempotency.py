@@ -58,10 +58,10 @@ class Once(NamedTuple):
     codec: Codec
 
     @property
-    def question(self) -> IdempotencyCheck | None:
+    def check(self) -> IdempotencyCheck | None:
         return None if self.reuse == "always" else IdempotencyCheck(self.mark, self.reuse, self.ttl)
 
-    def done(self, token: str, result: Any) -> Mark:
+    def completed_mark(self, token: str, result: Any) -> Mark:
         """Return the mark of completed work, without the result if that cannot be kept."""
         try:
             text = self.codec.encode(result)
@@ -78,13 +78,13 @@ class Once(NamedTuple):
             return Mark(self.mark, f"n{token} ", self.ttl)
         return Mark(self.mark, f"r{token} {text}", self.ttl)
 
-    def failed(self, token: str, error: BaseException) -> list[Mark]:
+    def failed_marks(self, token: str, error: BaseException) -> list[Mark]:
         """Return the marks of failed work: only ``never`` has one."""
         if self.reuse != "never":
             return []
         return [Mark(self.mark, f"f{token} {type(error).__name__}", self.ttl)]
 
-    def not_ended(self) -> list[Mark]:
+    def unfinished_marks(self) -> list[Mark]:
         """Return the marks of work that another attempt continues: remove the one of the start."""
         return [Mark(self.mark, "", 0.0)] if self.reuse == "never" else []
 

@@ -38,7 +38,7 @@ class State(StrEnum):
 
 
 # A hold at least this long is added to the history when it ends (note_past in past.lua).
-NOTED = 1.0
+MIN_NOTED_HOLD = 1.0
 NOT_ON_SERVER = "the lock server no longer has it: taken over, freed or wiped"
 
 LostCallback = Callable[["BaseLease", LeaseLost], object]
@@ -69,7 +69,7 @@ class BaseLease:
     task_id: str | None = None
     owner: Owner | None = None
     _suspended = False
-    _end: State | None = None
+    _final_state: State | None = None
     _reason = ""
     _revoked: Revocation | None = None
 
@@ -80,19 +80,19 @@ class BaseLease:
         fence: int,
         sent_at: float,
         on_lost: LostCallback | None = None,
-        granted: float | None = None,
+        valid_for: float | None = None,
     ) -> None:
-        """Make a lease that is granted for ``granted`` seconds, by default for its whole ttl."""
+        """Make a lease that is valid for ``valid_for`` seconds, by default for its whole ttl."""
         self.name, self.ttl, self.limit, _, self.at_least = spec
         self.token = token
         self.fence = fence
-        self._since = sent_at
+        self._sent_at = sent_at
         self._pid = os.getpid()
         # On ``clock.now``: until then, and not after, the lock is ours without a call.
-        self.deadline = trusted_until(sent_at, granted or self.ttl)
+        self.deadline = trusted_until(sent_at, valid_for or self.ttl)
         self._on_lost = on_lost
         # Reentrant: a signal handler that uses the lease may interrupt any of its methods.
-        self._ending = native_rlock()
+        self._end_lock = native_rlock()
 
     def __repr__(self) -> str:
         return (
@@ -103,7 +103,7 @@ class BaseLease:
     @property
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is lost."""
-        return 0.0 if self._end else max(0.0, self.deadline - now())
+        return 0.0 if self._final_state else max(0.0, self.deadline - now())
 
     @property
     def reason(self) -> str:
@@ -117,12 +117,12 @@ class BaseLease:
 
     @property
     def held_for(self) -> float:
-        return now() - self._since
+        return now() - self._sent_at
 
     @property
     def state(self) -> State:
-        if self._end:
-            return self._end
+        if self._final_state:
+            return self._final_state
         if now() >= self.deadline:
             return State.LOST
         return State.SUSPENDED if self._suspended else State.HELD
@@ -137,11 +137,11 @@ class BaseLease:
             raise StopRequested(self.name)
 
     def _check_held(self) -> None:
-        if self._end is None and now() >= self.deadline:
+        if self._final_state is None and now() >= self.deadline:
             self.lose("it was not renewed in time")
-        if self._end is State.LOST:
+        if self._final_state is State.LOST:
             raise self.loss(self._reason)
-        if self._end is State.RELEASED:
+        if self._final_state is State.RELEASED:
             raise LeaseLost(self.name, "it was released")
 
     def loss(self, reason: str) -> LeaseLost:
@@ -165,38 +165,38 @@ class BaseLease:
     @property
     def has_ended(self) -> bool:
         """True if it is lost and the holder was told, or if it is released."""
-        return self._end is not None
+        return self._final_state is not None
 
-    def retime(self, ttl: float, sent_at: float) -> None:
+    def change_ttl(self, ttl: float, sent_at: float) -> None:
         """Set another ttl; a shorter one counts as soon as the store may have it."""
-        with self._ending:
+        with self._end_lock:
             self.ttl = ttl
             self.deadline = min(self.deadline, trusted_until(sent_at, ttl))
 
     def mark_renewed(self, sent_at: float, ttl: float | None = None) -> None:
         """Note that the store renewed it for ``ttl``, by default the lease's own."""
-        with self._ending:
-            if self._end:
+        with self._end_lock:
+            if self._final_state:
                 return
             revived = now() >= self.deadline
             until = trusted_until(sent_at, ttl or self.ttl)
             # After a change of the ttl nobody knows which of the two reached the store last.
-            nearer = ttl is not None and ttl != self.ttl
-            self.deadline = min(self.deadline, until) if nearer else max(self.deadline, until)
+            ttl_changed = ttl is not None and ttl != self.ttl
+            self.deadline = min(self.deadline, until) if ttl_changed else max(self.deadline, until)
             self._suspended = False
             self.renewals += 1
         self.emit("revived" if revived else "renewed")
 
     def suspend(self, why: BaseException) -> None:
         """Note that a renewal failed; emit the event only for the first failure in a row."""
-        if self._suspended or self._end:
+        if self._suspended or self._final_state:
             return
         self._suspended = True
         self.emit("suspended", why=str(why), remaining=self.remaining)
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
         """Note that the lease is lost; ``revoked`` says that an operator took the lock."""
-        if not self._is_lost_now(reason, revoked):
+        if not self._mark_lost(reason, revoked):
             return
         error = self.loss(reason)
         if self._on_lost:
@@ -208,7 +208,7 @@ class BaseLease:
 
     def request_stop(self) -> None:
         """Tell the holder to stop, once: the store repeats the request with every renewal."""
-        if self.stop_requested or self._end:
+        if self.stop_requested or self._final_state:
             return
         self.stop_requested = True
         if self.on_stop:
@@ -230,13 +230,13 @@ class BaseLease:
             **detail,
         )
 
-    def after_release(self, keep: float = 0.0) -> tuple[float, str | None]:
+    def release_arguments(self, keep_for: float = 0.0) -> tuple[float, str | None]:
         """Return how long the slot stays taken if the hold ends now, and its history note or None.
 
         Short holds get no note: they are the most frequent, and nobody looks for them.
         """
-        held_for = now() - self._since
-        return max(keep, self.at_least - held_for), "" if held_for >= NOTED else None
+        held_for = now() - self._sent_at
+        return max(keep_for, self.at_least - held_for), "" if held_for >= MIN_NOTED_HOLD else None
 
     def begin_release(self) -> bool:
         """Mark it released; return False if it was before, or is the parent process's.
@@ -245,22 +245,22 @@ class BaseLease:
         """
         if self._pid != os.getpid():
             return False
-        with self._ending:
-            was_released = self._end is State.RELEASED
-            self._end = self._end or State.RELEASED
+        with self._end_lock:
+            was_released = self._final_state is State.RELEASED
+            self._final_state = self._final_state or State.RELEASED
         if self.owner:
             self.owner.leases.pop(self.token, None)
         return not was_released
 
-    def _is_lost_now(self, reason: str, revoked: Revocation | None) -> bool:
+    def _mark_lost(self, reason: str, revoked: Revocation | None) -> bool:
         """Mark it lost; return False if it had ended before."""
         # A thread of the parent that held this lock at the fork releases it there, not here.
-        with nullcontext() if self.is_foreign() else self._ending:
-            if self._end:
+        with nullcontext() if self.is_foreign() else self._end_lock:
+            if self._final_state:
                 return False
             self._revoked = revoked
             self._reason = LockRevoked(self.name, *revoked).reason if revoked else reason
-            self._end = State.LOST
+            self._final_state = State.LOST
             return True
 
 

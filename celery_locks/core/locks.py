@@ -7,64 +7,21 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from celery_locks import settings
-from celery_locks.clock import now
 from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
+from celery_locks.core.queries import Queries
 from celery_locks.core.requests import (
     AcquireOptions,
-    AcquireRequest,
     Layout,
     layout_of,
     new_token,
-    request_of,
     shows_acquire_options,
-    spec_of,
 )
-from celery_locks.errors import LockConflict
 from celery_locks.store.calls import Call, Operation, Store, run_sync
-from celery_locks.store.commands.replies import Done
 from celery_locks.store.redis_store import RedisStore
-from celery_locks.types import (
-    DEFAULT_PREFIX,
-    ActiveRun,
-    Conflict,
-    Holder,
-    LockInfo,
-)
-from celery_locks.validation import check_name, check_seconds
+from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
 
 T = TypeVar("T")
-
-
-def runs_in(infos: list[LockInfo], worker: str | None) -> list[ActiveRun]:
-    runs = [ActiveRun(info.name, holder) for info in infos for holder in info.holders]
-    return [run for run in runs if run.is_on(worker)]
-
-
-class RecentAnswers:
-    """A cache of ``is_locked``: for each name the last answer, and when the question was sent.
-
-    An answer is as old as its reader allows. When the cache is full it is emptied.
-    """
-
-    _MAX_NAMES = 10_000
-
-    def __init__(self) -> None:
-        self._answers: dict[str, tuple[float, bool]] = {}
-
-    def get(self, name: str, max_age: float) -> bool | None:
-        """Return an answer that is not older than ``max_age`` seconds, or None."""
-        check_name(name)
-        check_seconds("max_age", max_age)
-        at, locked = self._answers.get(name, (-1e18, False))
-        return locked if now() - at <= max_age else None
-
-    def put(self, name: str, read_at: float, locked: bool) -> bool:
-        """Keep an answer; ``read_at`` is from before the call, because it may be that old."""
-        if len(self._answers) >= self._MAX_NAMES:
-            self._answers = {}
-        self._answers[name] = (read_at, locked)
-        return locked
 
 
 class Locks:
@@ -83,10 +40,8 @@ class Locks:
         self._store = store
         self.commands, self.ttl = layout_of(store, layout)
         # For layers above, such as ``integration`` and ``recipes``, that do more in the same call.
-        self.operations = Operations(
-            self, Lease, store.store_for_thread(), self.commands, store.unsubscribe
-        )
-        self._recent = RecentAnswers()
+        self.operations = Operations(self, Lease, store, self.commands)
+        self.queries = Queries(self.commands)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -134,7 +89,7 @@ class Locks:
         """
         token = new_token()
         try:
-            answer = self._try_acquire(name, token, options)
+            answer = self.run(self.operations.acquire_by_name(name, token, self.ttl, options))
             return None if isinstance(answer, Conflict) else answer
         except BaseException:
             # A signal handler may raise between the grant and our return.
@@ -146,27 +101,10 @@ class Locks:
         """Do as ``acquire``, but return a ``Conflict`` that names the holders if others hold it."""
         token = new_token()
         try:
-            return self._try_acquire(name, token, options)
+            return self.run(self.operations.acquire_by_name(name, token, self.ttl, options))
         except BaseException:
             self.operations.release_if_acquired(token)  # see acquire
             raise
-
-    def _try_acquire(
-        self, name: str, token: str, options: AcquireOptions, *, is_block: bool = False
-    ) -> Lease | Conflict:
-        """Acquire; with ``is_block`` the thread that acquires it also releases it."""
-        request: AcquireRequest[Lease] = request_of(
-            spec_of(name, self.ttl, options), token, options, is_block
-        )
-        if request.owner and request.reentrant:
-            entered = self.operations.reenter(name, request.owner, token)
-            if entered:
-                return entered
-        answer = self.follow(self.operations.acquire(request))
-        assert not isinstance(answer, Done)  # only requests with extras get it
-        if isinstance(answer, Lease) and answer.token == token:
-            answer.on_stop = options.get("on_stop")
-        return answer
 
     @overload
     def hold(
@@ -203,18 +141,13 @@ class Locks:
         """
         token = new_token()
         try:
-            lease = self._try_acquire(name, token, options, is_block=True)
-            if isinstance(lease, Conflict):
-                if required:
-                    raise LockConflict(lease)
-                yield None
-                return
+            lease = self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
             failed = True
             try:
                 yield lease
                 failed = False
             finally:
-                run_sync(self.operations.exit_hold(lease, failed, token), self._store.perform)
+                self.run(self.operations.exit_hold(lease, failed, token))
         except BaseException:
             # A signal handler may raise anywhere, also just before the block or at its end.
             self.operations.release_if_acquired(token)
@@ -222,21 +155,18 @@ class Locks:
 
     def renew(self, lease: Lease, ttl: float | None = None) -> None:
         """Renew now; ``LeaseLost`` if it is no longer ours. The renewer does this by itself."""
-        run_sync(self.operations.renew(lease, ttl), self._store.perform)
+        self.run(self.operations.renew(lease, ttl))
 
     def release(self, lease: Lease) -> bool:
         """Release it; return True if it was ours until now."""
-        return run_sync(self.operations.release(lease), self._store.perform)
+        return self.run(self.operations.release_entry(lease))
 
     def info(self, name: str) -> LockInfo | None:
         """Return the holders and waiters of a lock; None if it has none."""
-        check_name(name)
-        info: LockInfo | None = self.perform(self.commands.info(name))
-        return info
+        return self.run(self.queries.info(name))
 
     def holders(self, name: str) -> tuple[Holder, ...]:
-        info = self.info(name)
-        return info.holders if info else ()
+        return self.run(self.queries.holders(name))
 
     def is_locked(self, name: str, *, max_age: float = 0.0) -> bool:
         """Return True if anybody holds it now; with a limit, if at least one does.
@@ -244,11 +174,7 @@ class Locks:
         With ``max_age`` the answer may be that many seconds old and then needs no round trip: for
         hot paths, from a cache of this object that nothing refreshes but its age.
         """
-        recent = self._recent.get(name, max_age) if max_age else None
-        if recent is not None:
-            return recent
-        read_at = now()
-        return self._recent.put(name, read_at, bool(self.holders(name)))
+        return self.run(self.queries.is_locked(name, max_age))
 
     def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """Ask the holders of a lock, or the one with ``token``, to stop; return those asked.
@@ -257,16 +183,13 @@ class Locks:
         ``lease.check()``, through ``on_stop``, or raised in a task with ``on_stop="raise"``. It
         keeps the lock until it ends; ``admin.force_release`` takes the lock away.
         """
-        check_name(name)
-        call = self.commands.stop(name, token or "", request_id=new_token())
-        holders: tuple[Holder, ...] = self.perform(call)
-        return holders
+        return self.run(self.operations.stop(name, token))
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Return what runs under a lock now, on this worker or host only if one is named."""
-        return runs_in(self.follow(self.operations.walk()), worker)
+        return self.run(self.queries.active(worker))
 
-    def follow(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
         """Run an operation to its end; for the layers above, such as ``recipes``."""
         return run_sync(operation, self._store.perform)
 

@@ -30,7 +30,7 @@ _numbers = itertools.count()
 class Owner:
     """A thread, greenlet or asyncio task, and the leases that it has until its blocks end."""
 
-    __slots__ = ("_holder", "context", "id", "leases", "outer", "process")
+    __slots__ = ("context", "id", "leases", "outer", "process", "process_holder")
 
     def __init__(self, context: Any, outer: Owner | None = None) -> None:
         """Make an owner; ``outer`` is the thread that runs the event loop of an asyncio task."""
@@ -46,11 +46,7 @@ class Owner:
         Called when a release is pending: until it is sent, the store shows a hold that nobody has.
         """
         self.id = f"{_process}.{next(_numbers)}"
-        self._holder = this_process()._replace(owner=self.id)
-
-    def as_process(self) -> Holder:
-        """Return the holder for this owner outside of any task."""
-        return self._holder
+        self.process_holder = this_process()._replace(owner=self.id)  # outside of any task
 
 
 def _forget_parent() -> None:
@@ -63,51 +59,51 @@ run_after_fork(_forget_parent, "core")
 
 # A context variable, not a thread-local: a pool thread may enter a block in one job and go on with
 # others, while the block ends elsewhere.
-_of_thread: ContextVar[Owner | None] = ContextVar("celery_locks_owner", default=None)
-_of_asyncio_task: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
+_thread_owner: ContextVar[Owner | None] = ContextVar("celery_locks_owner", default=None)
+_asyncio_owners: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
 
 
-def owner_here() -> Owner:
+def current_owner() -> Owner:
     """Return the owner of the calling thread, greenlet or asyncio task."""
     # Not its ident: a new thread may get the ident of one that ended.
     thread = threading.current_thread()
-    task = _asyncio_task()
+    task = _current_asyncio_task()
     if task is not None:
         return _owner_of_asyncio_task(task, thread)
-    owner = _of_thread.get()
-    if not _is_of(owner, thread):
+    owner = _thread_owner.get()
+    if not _belongs_to(owner, thread):
         owner = Owner(thread)
-        _of_thread.set(owner)
+        _thread_owner.set(owner)
     assert owner is not None
     return owner
 
 
 def _owner_of_asyncio_task(task: Any, thread: Any) -> Owner:
-    owner = _of_asyncio_task.get(task)
-    if owner is None or not _is_of(owner, task):
-        around = _of_thread.get()
-        owner = Owner(task, outer=around if _is_of(around, thread) else None)
-        _of_asyncio_task[task] = owner
+    owner = _asyncio_owners.get(task)
+    if owner is None or not _belongs_to(owner, task):
+        outer = _thread_owner.get()
+        owner = Owner(task, outer=outer if _belongs_to(outer, thread) else None)
+        _asyncio_owners[task] = owner
     return owner
 
 
-def _is_of(owner: Owner | None, context: Any) -> bool:
+def _belongs_to(owner: Owner | None, context: Any) -> bool:
     """Return False for an owner that was copied to another thread or to a forked child."""
     return owner is not None and owner.context() is context and owner.process is _process
 
 
-def blocked_here() -> list[Owner]:
+def blocked_owners() -> list[Owner]:
     """Return the owners that are blocked while the caller waits, if they hold a lock.
 
     An asyncio task that runs inside a Celery task blocks that task too: its body cannot end before
     its event loop does.
     """
-    owner = owner_here()
-    is_within_task = owner.outer is not None and _task_lookup() is not None
-    return [it for it in (owner, owner.outer if is_within_task else None) if it and it.leases]
+    owner = current_owner()
+    is_in_celery_task = owner.outer is not None and _task_lookup() is not None
+    return [it for it in (owner, owner.outer if is_in_celery_task else None) if it and it.leases]
 
 
-def _asyncio_task() -> Any:
+def _current_asyncio_task() -> Any:
     loop = asyncio._get_running_loop()
     if loop is None:
         return None
@@ -130,9 +126,9 @@ def set_task_lookup(lookup: Callable[[], Holder | None]) -> None:
     _task_lookup = lookup
 
 
-def caller(owner: Owner | None) -> Holder:
+def current_holder(owner: Owner | None) -> Holder:
     """Return the holder of a request from here: the running task, else this process."""
     task = _task_lookup()
     if task is not None:
         return task._replace(owner=owner.id) if owner else task
-    return owner.as_process() if owner else this_process()
+    return owner.process_holder if owner else this_process()

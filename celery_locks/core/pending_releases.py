@@ -23,7 +23,7 @@ logger = logging.getLogger("celery_locks")
 
 @dataclass(slots=True)
 class PendingRelease:
-    """A release to send before ``until``.
+    """A release to send before ``give_up_at``.
 
     A request without a reply may still be on its way, in a buffer of the network or of a stopped
     server, and be granted after the release. With ``repeat_until_expired`` the release is sent
@@ -34,12 +34,12 @@ class PendingRelease:
     token: str
     store: Store
     commands: LockCommands
-    until: float
+    give_up_at: float
     repeat_until_expired: bool = False
-    kept_until: float = 0.0
-    keep_as: str = ""
+    kept_until: float = 0.0  # the slot stays taken until then
+    next_token: str = ""
     marks: Sequence[Mark] = ()
-    past: str | None = None
+    history_note: str | None = None
     due: float = field(default_factory=now)
     pause: float = 0.25
     trouble: str = "no time was left"  # why it is not sent; empty once it was
@@ -49,15 +49,15 @@ class PendingRelease:
         self.due = now() + self.pause
         self.pause *= 2
 
-    def call(self, budget: float) -> Call:
+    def make_call(self, budget: float) -> Call:
         """Return the command to send now."""
         return self.commands.release(
             self.name,
             self.token,
             keep=max(0.0, self.kept_until - now()),
-            keep_as=self.keep_as,
+            keep_as=self.next_token,
             marks=self.marks,
-            past=self.past,
+            past=self.history_note,
             budget=budget,
         )
 
@@ -125,7 +125,7 @@ class PendingReleases(dict[str, PendingRelease]):
     def _send_release(self, pending: PendingRelease, budget: float) -> bool:
         """Send one release; return False if it is to be tried again."""
         try:
-            call = pending.call(budget)
+            call = pending.make_call(budget)
         except Exception:  # noqa: BLE001
             self._drop(pending)
             return True
@@ -151,7 +151,7 @@ class PendingReleases(dict[str, PendingRelease]):
 
     def _drop_expired(self, server: Hashable) -> None:
         for pending in self.of_server(server):
-            if pending.until <= now():
+            if pending.give_up_at <= now():
                 self.pop(pending.token, None)
                 pending.log_if_unreleased()
 

@@ -39,10 +39,10 @@ class RenewalEntry:
     def name(self) -> str:
         return self.lease.name
 
-    def schedule(self, again: bool = False) -> None:
+    def schedule(self, at_once: bool = False) -> None:
         """Set the next renewal: in a third of the ttl, or at once if the ttl changed meanwhile."""
         self.failed = False
-        self.due = now() + (0.0 if again else self.lease.ttl / 3)
+        self.due = now() + (0.0 if at_once else self.lease.ttl / 3)
 
     def schedule_retry(self) -> None:
         """Set the next try after a failure: soon, and at the deadline at the latest."""
@@ -62,27 +62,29 @@ class ServerRenewals:
         self, server: Hashable, entries: dict[str, RenewalEntry], reports: Reports
     ) -> None:
         self._server = server
-        self._all = entries
+        self._all_entries = entries
         self._reports = reports
 
     @property
     def due(self) -> float:
-        return min((entry.due for entry in self._entries()), default=math.inf)
+        return min((entry.due for entry in self._own_entries()), default=math.inf)
 
-    def _entries(self) -> list[RenewalEntry]:
+    def _own_entries(self) -> list[RenewalEntry]:
         server = self._server
         return [
-            entry for entry in list(self._all.values()) if entry.store.server.addresses == server
+            entry
+            for entry in list(self._all_entries.values())
+            if entry.store.server.addresses == server
         ]
 
     def patience(self, calls: int = 1) -> float:
         """So short that even if every call of this round times out, no lease misses its renewal."""
-        return max(0.05, shortest_budget(self._entries()) / max(1, calls))
+        return max(0.05, shortest_budget(self._own_entries()) / max(1, calls))
 
     def run(self) -> None:
         """Renew what is due, and what soon will be."""
         self._discard_ended()
-        entries = self._entries()
+        entries = self._own_entries()
         moment = now()
         if not any(entry.due <= moment for entry in entries):
             return
@@ -92,18 +94,18 @@ class ServerRenewals:
         # so a slow but living server has more of it than an equal share.
         batches.sort(key=lambda batch: any(entry.failed for entry in batch))
         ends = moment + self.patience()
-        for still, batch in zip(reversed(range(len(batches))), batches, strict=True):
+        for batches_left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             left = ends - now()
-            self._renew(batch, max(0.05, left / 2 if still else left))
+            self._renew(batch, max(0.05, left / 2 if batches_left else left))
 
     def _discard_ended(self) -> None:
         """Stop renewing leases that ``check`` found past their deadline: nobody uses them."""
-        for entry in self._entries():
+        for entry in self._own_entries():
             if entry.lease.has_ended:
                 self._discard(entry)
 
     def _discard(self, entry: RenewalEntry) -> None:
-        self._all.pop(entry.lease.token, None)
+        self._all_entries.pop(entry.lease.token, None)
 
     def _renew(self, batch: list[RenewalEntry], budget: float) -> None:
         first = batch[0]
@@ -121,12 +123,12 @@ class ServerRenewals:
                         self._renew([entry], budget / len(batch))
                     return
             for entry in batch:
-                self._try(partial(self._on_failure, entry, error))
+                self._run_guarded(partial(self._on_failure, entry, error))
             return
         for entry, renewal in zip(batch, renewals, strict=True):
-            self._try(partial(self._on_reply, entry, renewal, lost, sent_at))
+            self._run_guarded(partial(self._on_reply, entry, renewal, lost, sent_at))
 
-    def _try(self, step: Callable[[], None]) -> None:
+    def _run_guarded(self, step: Callable[[], None]) -> None:
         """Run the step of one lease; its failure must not affect the others."""
         try:
             step()
@@ -138,7 +140,7 @@ class ServerRenewals:
             self._discard(entry)
             entry.lease.lose(NOT_ON_SERVER, lost.revoked.get(renewal.token))
             return
-        entry.schedule(again=renewal.ttl != entry.lease.ttl)
+        entry.schedule(at_once=renewal.ttl != entry.lease.ttl)
         entry.lease.mark_renewed(sent_at, renewal.ttl)
         if renewal.token in lost.stops:
             entry.lease.request_stop()

@@ -15,22 +15,17 @@ an empty renewer: the parent goes on renewing its own leases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 
 from celery_locks.clock import now
 from celery_locks.core.background import BackgroundJob, BackgroundThread
 from celery_locks.core.lease import BaseLease
-from celery_locks.core.pending_releases import (
-    PendingRelease,
-    PendingReleases,
-    ServerReleases,
-)
+from celery_locks.core.pending_releases import PendingRelease, PendingReleases, ServerReleases
 from celery_locks.core.renewal_job import RenewalEntry, ServerRenewals, shortest_budget
 from celery_locks.forking import run_after_fork
 from celery_locks.logs import Reports
 from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import Mark
 from celery_locks.unpatched import native_rlock, original
 
 
@@ -76,36 +71,10 @@ class Renewer:
             entry.schedule()
             self._thread_of(entry.store).wake_by(entry.due)
 
-    def release_later(
-        self,
-        name: str,
-        token: str,
-        store: Store,
-        commands: LockCommands,
-        until: float,
-        repeat_until_expired: bool = False,
-        keep: float = 0.0,
-        keep_as: str = "",
-        marks: Sequence[Mark] = (),
-        past: str | None = None,
-    ) -> None:
-        """Release this token as soon as the store can be reached, if that is before ``until``.
-
-        The other arguments are those of the command; ``keep`` counts from now.
-        """
-        self._pending_releases[token] = PendingRelease(
-            name,
-            token,
-            store,
-            commands,
-            until,
-            repeat_until_expired,
-            now() + keep,
-            keep_as,
-            marks,
-            past,
-        )
-        self._thread_of(store).wake_by(now())
+    def release_later(self, release: PendingRelease) -> None:
+        """Send this release as soon as the store can be reached."""
+        self._pending_releases[release.token] = release
+        self._thread_of(release.store).wake_by(now())
 
     def wait_idle(self, seconds: float) -> None:
         """Wait until no job is due and no release is pending; for the end of a process."""
@@ -142,7 +111,7 @@ class Renewer:
     def _thread_of(self, store: Store) -> BackgroundThread:
         server = store.server.addresses
         thread = self._threads.get(server)
-        return thread or self._make_thread(self._threads, server, self._work_for(server))
+        return thread or self._make_thread(self._threads, server, self._jobs_for(server))
 
     def _job_thread(self, server: Hashable = None) -> BackgroundThread:
         thread = self._job_threads.get(server)
@@ -159,7 +128,7 @@ class Renewer:
                 threads[server] = BackgroundThread(jobs, self.reports)
         return threads[server]
 
-    def _work_for(self, server: Hashable) -> list[BackgroundJob]:
+    def _jobs_for(self, server: Hashable) -> list[BackgroundJob]:
         """Return the jobs of a server's thread; the renewals come first."""
         renewals = ServerRenewals(server, self._entries, self.reports)
         return [renewals, ServerReleases(server, self._pending_releases, renewals.patience)]

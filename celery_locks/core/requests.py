@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, LostCallback, StopCallback
-from celery_locks.core.owners import Owner, caller, owner_here
+from celery_locks.core.owners import Owner, current_holder, current_owner
 from celery_locks.help_signatures import shows_options
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import AcquireExtras
@@ -92,26 +92,23 @@ class AcquireRequest(NamedTuple, Generic[L]):
     policy: str = "direct"
 
 
-def spec_of(name: str, default_ttl: float, options: AcquireOptions) -> LockSpec:
-    check_not_reserved(name)
-    return LockSpec(
-        name,
-        options.get("ttl", default_ttl),
-        options.get("limit", 1),
-        options.get("wait"),
-        options.get("at_least", 0.0),
-    )
-
-
 def request_of(
-    spec: LockSpec, token: str, options: AcquireOptions, is_block: bool
+    name: str, token: str, default_ttl: float, options: AcquireOptions, for_hold: bool
 ) -> AcquireRequest[Any]:
     """Return the caller's request, in the name of the task that runs here if there is one.
 
     A hold that ends with its block has an owner, and so has a reentrant one. Any other lease may be
     released anywhere, and a holder that the caller passes describes itself.
     """
-    reentrant, given = options.get("reentrant", False), options.get("holder")
-    owner = owner_here() if reentrant or (is_block and not given) else None
-    holder, on_lost = given or caller(owner), options.get("on_lost")
+    check_not_reserved(name)
+    spec = LockSpec(
+        name,
+        options.get("ttl", default_ttl),
+        options.get("limit", 1),
+        options.get("wait"),
+        options.get("at_least", 0.0),
+    )
+    reentrant, given_holder = options.get("reentrant", False), options.get("holder")
+    owner = current_owner() if reentrant or (for_hold and not given_holder) else None
+    holder, on_lost = given_holder or current_holder(owner), options.get("on_lost")
     return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from celery_locks.clock import now
 from celery_locks.core.deadlocks import edges, find_own_cycle, read_waits
 from celery_locks.core.lease import BaseLease, trusted_until
-from celery_locks.core.owners import blocked_here, owner_here
+from celery_locks.core.owners import blocked_owners, current_owner
 from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.store.calls import Call, Operation, Subscribe, WaitForHandover
@@ -27,13 +27,13 @@ ALIVE = 3 * REPOLL
 def wait_in_queue(
     commands: LockCommands, request: AcquireRequest[L]
 ) -> Operation[tuple[int | Conflict | Done, float, float | None]]:
-    """Return the reply, when it was asked for, and for how long it is good if not for the ttl."""
+    """Return the reply, when its call was sent, and how long a grant is valid (None: the ttl)."""
     spec, token, holder = request.spec, request.token, request.holder
     assert spec.wait
     patience_ends = request.began + spec.wait
     root, budget = commands.root(spec.name), budget_of(spec.ttl)
     channel: str | None = yield Subscribe(root, token, connect=False, budget=budget)
-    call = _call(commands, request, channel)
+    call = _make_call(commands, request, channel)
     while True:
         sent_at = now()
         answer = yield call
@@ -51,8 +51,8 @@ def wait_in_queue(
                 yield commands.release(spec.name, token, budget=budget)
                 raise LockDeadlock(replace(answer, cycle=cycle))
             fence = yield WaitForHandover(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-            may_enter = not (holder.job_id or (request.extras and request.extras.idempotency))
-            if fence > answer.ticket and may_enter and _is_fresh(sent_at):
+            may_skip_claim = not (holder.job_id or (request.extras and request.extras.idempotency))
+            if fence > answer.ticket and may_skip_claim and _leaves_time_to_renew(sent_at):
                 # The hand-over came after the reply "busy", so not before we sent that call.
                 # After a longer wait we confirm it: one more exchange costs little then.
                 return fence, sent_at, CLAIM
@@ -61,10 +61,10 @@ def wait_in_queue(
                 # So does a request that checks for completed work: it may be by now.
                 continue
         channel = yield Subscribe(root, token, connect=True, budget=budget)
-        call = _call(commands, request, channel)
+        call = _make_call(commands, request, channel)
 
 
-def _call(commands: LockCommands, request: AcquireRequest[L], channel: str | None) -> Call:
+def _make_call(commands: LockCommands, request: AcquireRequest[L], channel: str | None) -> Call:
     """Return the acquire; without a channel it does not join the queue."""
     return commands.acquire(
         request.spec,
@@ -85,7 +85,7 @@ def _find_deadlock(commands: LockCommands, name: str, token: str) -> Operation[t
     owners = _waiting_owners()
     if not owners:
         return ()
-    leases = frozenset(token for owner in blocked_here() for token in list(owner.leases))
+    leases = frozenset(token for owner in blocked_owners() for token in list(owner.leases))
     try:
         first = yield from read_waits(commands, owners[0], name, owners)
         if not find_own_cycle(token, first, leases):
@@ -108,7 +108,7 @@ def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
     return conflict.has_copy_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
 
 
-def _is_fresh(sent_at: float) -> bool:
+def _leaves_time_to_renew(sent_at: float) -> bool:
     """Return True if enough of the claim is left to renew it, over a slow network too."""
     return trusted_until(sent_at, CLAIM) - now() > CLAIM * 3 / 4
 
@@ -116,12 +116,12 @@ def _is_fresh(sent_at: float) -> bool:
 def own_lease(conflict: Conflict) -> BaseLease | None:
     """Return the lease that blocks the caller and that the caller itself holds, or None."""
     tokens = {holder.token for holder in conflict.holders}
-    leases = (lease for owner in blocked_here() for lease in list(owner.leases.values()))
+    leases = (lease for owner in blocked_owners() for lease in list(owner.leases.values()))
     return next((lease for lease in leases if lease.token in tokens), None)
 
 
 def _waiting_owners() -> list[str]:
     """Return the owners that this wait blocks, the caller first; [] if none holds a lock."""
-    blocked = blocked_here()
-    here = owner_here()
+    blocked = blocked_owners()
+    here = current_owner()
     return [here.id, *(owner.id for owner in blocked if owner is not here)] if blocked else []

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from celery_locks import settings
-from celery_locks.core.lease import Lease
+from celery_locks.clock import now
 from celery_locks.core.locks import Locks
-from celery_locks.core.requests import AcquireRequest
+from celery_locks.core.pending_releases import PendingRelease
+from celery_locks.core.renewer import renewer
 from celery_locks.settings import Settings
 from celery_locks.store.calls import Store
-from celery_locks.store.commands.replies import Done
-from celery_locks.store.commands.requests import Mark
-from celery_locks.types import Conflict
 
 _ATTRIBUTE = "_celery_locks"
 
 
 class AppLocks(Locks):
-    """Locks with the additional methods that tasks need."""
+    """The locks of an app, with its settings."""
 
     settings: Settings
-
-    def take(self, ask: AcquireRequest[Lease]) -> Lease | Conflict | Done:
-        """Acquire a lock for a task: one call to the store, or several if it waits."""
-        if ask.spec.wait:
-            return self.follow(self.operations.acquire(ask))
-        try:
-            call = self.commands.acquire(ask.spec, ask.token, ask.holder, ask.extras)
-            answer = self._store.perform(call)
-            return self.operations.on_reply(ask, answer, ask.began)
-        except BaseException as error:
-            self.operations.on_no_reply(ask, error)
-            raise
-
-    def give_back(self, lease: Lease, marks: Sequence[Mark], keep: float, keep_as: str) -> None:
-        """Release a task's lock, or keep it for ``keep`` seconds under the token ``keep_as``."""
-        try:
-            call = self.operations.prepare_release(lease, marks, keep, keep_as)
-            if call:
-                self.operations.finish_release(lease, self._store.perform(call))
-        except BaseException:
-            self.operations.defer_release(lease, marks, keep, keep_as)
-            raise
 
     @property
     def server_url(self) -> str:
@@ -56,6 +32,15 @@ class AppLocks(Locks):
     def background_store(self) -> Store:
         """The store for calls that run in the background thread."""
         return self._store.store_for_thread()
+
+    def release_later(
+        self, name: str, token: str, retry_for: float, history_note: str | None = None
+    ) -> None:
+        """Have the background thread release this token; it tries for so many seconds."""
+        store, give_up_at = self.background_store, now() + retry_for
+        renewer.release_later(
+            PendingRelease(name, token, store, self.commands, give_up_at, history_note=history_note)
+        )
 
 
 def locks_of(app: Any) -> AppLocks:
@@ -90,7 +75,7 @@ def replace_locks(app: Any, locks: AppLocks | None) -> AppLocks | None:
 
 
 # The number of ``unlocked_tasks`` blocks that this process is in.
-unlocked_by = 0
+unlocked_blocks = 0
 
 
 @contextmanager
@@ -99,9 +84,9 @@ def unlocked_tasks() -> Iterator[None]:
 
     It affects the whole process, not one context, so that it includes a worker in another thread.
     """
-    global unlocked_by
-    unlocked_by += 1
+    global unlocked_blocks
+    unlocked_blocks += 1
     try:
         yield
     finally:
-        unlocked_by -= 1
+        unlocked_blocks -= 1

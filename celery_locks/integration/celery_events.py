@@ -44,7 +44,7 @@ _FIELDS = ("waited", "held_for", "policy", "why", "ours")
 _subscription: Callable[[], None] | None = None
 
 
-def follow_worker(sender: Any = None, **_: Any) -> None:
+def send_events_of_worker(sender: Any = None, **_: Any) -> None:
     """Send events about the locks of a worker's tasks, if the worker sends events."""
     global _subscription
     if _subscription:

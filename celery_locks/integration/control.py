@@ -18,13 +18,13 @@ def register(**_: Any) -> None:
     """
     from celery.worker.control import control_command, inspect_command
 
-    inspect_command(name="locks")(held_here)
+    inspect_command(name="locks")(list_own_locks)
     control_command(
         name="release_lock", signature="<name> [reason]", args=[("name", str), ("reason", str)]
-    )(release_here)
+    )(release_own_lock)
 
 
-def held_here(state: Any, **_: Any) -> Any:
+def list_own_locks(state: Any, **_: Any) -> Any:
     """List the locks that tasks of the worker hold."""
     from celery_locks.core.renewer import renewer
     from celery_locks.errors import LockError
@@ -51,7 +51,7 @@ def _locate(locks: Any, tokens: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def release_here(state: Any, name: str, reason: str = "", **_: Any) -> Any:
+def release_own_lock(state: Any, name: str, reason: str = "", **_: Any) -> Any:
     """Take a lock from the worker's tasks that hold it; they are notified."""
     from celery_locks.core.requests import new_token
     from celery_locks.errors import LockError

@@ -27,13 +27,13 @@ def current_execution() -> Execution | None:
     return current.get()
 
 
-def look_for_plain_tasks(**_: Any) -> None:
+def find_plain_tasks(**_: Any) -> None:
     """In a worker, record holds of tasks without a lock as theirs too."""
     global _is_worker
     _is_worker = True
 
 
-def task_here() -> Holder | None:
+def current_task_holder() -> Holder | None:
     """Return the task whose code runs here, also in a thread started with its context."""
     if execution := current.get():
         task, request = execution.task, vars(execution).get("request")

@@ -17,7 +17,7 @@ from celery_locks import logs
 from celery_locks.clock import now
 from celery_locks.core.idempotency import Once
 from celery_locks.core.lease import Lease
-from celery_locks.core.owners import owner_here
+from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockDeadlock, LockUnavailable
@@ -25,10 +25,10 @@ from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.idempotency import once_of
-from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, interrupter_here
+from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, make_interrupter
 from celery_locks.integration.lock_name import lock_name
 from celery_locks.integration.not_acquired import NotAcquired
-from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_by
+from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_message
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import budget_of
@@ -55,31 +55,31 @@ class Execution:
         request: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        within: Execution | None = None,
+        outer: Execution | None = None,
     ) -> None:
-        """Prepare a run; ``within`` is the run whose body called its own task directly."""
+        """Prepare a run; ``outer`` is the one whose body calls this task directly."""
         self.task = task
         self.request = request
-        self.within = within
+        self.outer = outer
         self.args = args
         self.kwargs = kwargs
         self.header = LockHeader.read(request.headers)
         self.options: LockOptions = task.lock_options(self.header.options)
-        # A call within a run has the same message, whose reservation is the outer run's.
+        # A direct call has the message of the outer run, to which the reservation belongs.
         self.reservation = NO_RESERVATION
-        if self.header is not NO_HEADER and not within:
+        if self.header is not NO_HEADER and not outer:
             self.reservation = Reservation(*self.header.reservation(request.id), task.app)
 
-    def run(self, call: Callable[..., Any]) -> Any:
-        """Run the task, and return its result or the result of not running it."""
+    def run(self, body: Callable[..., Any]) -> Any:
+        """Run the task's ``body``, and return its result or the result of not running it."""
         name = None
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
         if name is None:
-            return self._call(call, under=self._locked_around())
-        if self.within and (holding := self.within.holding(name)):
-            return self._call(call, under=holding)
-        self._owner = owner_here()
+            return self._call_body(body, covered_by=self._find_locked_outer())
+        if self.outer and (holding := self.outer.find_holding(name)):
+            return self._call_body(body, covered_by=holding)
+        self._owner = current_owner()
         self.holder = holder_of(self.task, self.request, owner=self._owner.id)
         self.locks: AppLocks = locks_of(self.task.app)
         if self.options.once:
@@ -91,8 +91,8 @@ class Execution:
                 self.lease = answer
                 unreleased.add(self)
         except LockUnavailable as error:
-            NotAcquired(self, name).unavailable(error)
-            return self._call(call)
+            NotAcquired(self, name).on_unavailable(error)
+            return self._call_body(body)
         except LockDeadlock:
             raise  # whatever on_conflict says: trying later would not help, and nothing is queued
         except BaseException:
@@ -100,14 +100,14 @@ class Execution:
             self._release_if_acquired(name)
             raise
         if isinstance(answer, Done):
-            return NotAcquired(self, name).done(answer)
+            return NotAcquired(self, name).on_done(answer)
         if isinstance(answer, Conflict):
-            return NotAcquired(self, name).conflict(answer)
-        answer.on_stop = self._interrupter.stop
+            return NotAcquired(self, name).on_conflict(answer)
+        answer.on_stop = self._interrupter.on_stop
         if self.header is not NO_HEADER or self.options.scope != "running":
             self.reservation.on_acquired(name)
             self._clear_header()
-        return self._run_locked(call, answer)
+        return self._run_locked(body, answer)
 
     def forget_request(self) -> None:
         """Break the reference cycle with the request, so that no garbage collection is needed."""
@@ -116,59 +116,56 @@ class Execution:
 
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
-        until = now() + self.options.ttl
-        renewer.release_later(
-            name, self.token, self.locks.background_store, self.locks.commands, until
-        )
+        self._owner.leases.pop(self.token, None)
+        self.locks.release_later(name, self.token, self.options.ttl)
 
-    def holding(self, name: str) -> Execution | None:
-        """Return the call that holds this lock, of this one and those around it."""
+    def find_holding(self, name: str) -> Execution | None:
+        """Return the execution that holds this lock: this one or an outer one."""
         if self.lease and self.lease.name == name:
             return self
-        return self.within.holding(name) if self.within else None
+        return self.outer.find_holding(name) if self.outer else None
 
-    def _locked_around(self) -> Execution | None:
-        """Return the nearest enclosing call with a lock: Celery 5.3 gives inner calls no id."""
-        around = self.within
-        while around and not around.lease:
-            around = around.within
-        return around
+    def _find_locked_outer(self) -> Execution | None:
+        """Return the nearest outer execution with a lock: Celery 5.3 gives inner calls no id."""
+        outer = self.outer
+        while outer and not outer.lease:
+            outer = outer.outer
+        return outer
 
     def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Done:
-        # The token from the main process, which renews the lock, is the outermost call's.
-        given = "" if self.within else given_token(self.request.properties)
-        self.token = given or new_token()
-        if not self.within:
+        # The token from the main process, which renews the lock, is the outermost execution's.
+        supervised_token = "" if self.outer else given_token(self.request.properties)
+        self.token = supervised_token or new_token()
+        if not self.outer:
             # Redelivered, delayed, or requeued: the ways in which a message comes twice.
             redelivered = (self.request.delivery_info or {}).get("redelivered")
             self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
-        self._interrupter = interrupter_here()
-        has_more = self._may_be_a_copy or self.header is not NO_HEADER or self.once
-        ask = AcquireRequest(
+        self._interrupter = make_interrupter()
+        has_extras = self._may_be_a_copy or self.header is not NO_HEADER or self.once
+        request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             self.holder,
             self.token,
             now(),
-            self._interrupter.lost,
-            self._owner,
-            False,
-            RemotelyRenewedLease if given else Lease,
-            bool(given),
-            self._extras(name) if has_more else None,
-            self.options.on_conflict,
+            on_lost=self._interrupter.on_lost,
+            owner=self._owner,
+            lease_class=RemotelyRenewedLease if supervised_token else Lease,
+            renewed_elsewhere=bool(supervised_token),
+            extras=self._extras(name) if has_extras else None,
+            policy=self.options.on_conflict,
         )
-        return self.locks.take(ask)
+        return self.locks.run(self.locks.operations.acquire(request))
 
     def _extras(self, name: str) -> AcquireExtras:
         """Return the additional checks and effects of the acquire; most messages have none."""
         return AcquireExtras(
             reject_if_completed=self._may_be_a_copy or bool(self.reservation.token),
-            release_on_grant=self.reservation.freed_by(name),
-            supersede=self._replaced(),
-            idempotency=self.once.question if self.once else None,
+            release_on_grant=self.reservation.released_by_acquire(name),
+            supersede=self._find_replaced(),
+            idempotency=self.once.check if self.once else None,
         )
 
-    def _replaced(self) -> tuple[str, float]:
+    def _find_replaced(self) -> tuple[str, float]:
         """Look up the message that this one replaced, and how long to remember it.
 
         The publisher wrote it into the reservation: a header could name any task.
@@ -179,18 +176,18 @@ class Execution:
         commands = self.locks.commands
         call = commands.locate(commands.root(name), [token], budget_of(self.options.ttl))
         found = self.locks.perform(call).get(token)
-        return replaced_by(found[1]) if found else ("", 0.0)
+        return replaced_message(found[1]) if found else ("", 0.0)
 
-    def _run_locked(self, call: Callable[..., Any], lease: Lease) -> Any:
-        keep, ended = 0.0, True
-        marks = self.once.not_ended() if self.once else []
+    def _run_locked(self, body: Callable[..., Any], lease: Lease) -> Any:
+        keep_for, ended = 0.0, True
+        marks = self.once.unfinished_marks() if self.once else []
         try:
-            result = self._call_armed(call, lease)
+            result = self._call_interruptibly(body, lease)
             if self.once:
-                marks = [self.once.done(lease.token, result)]
+                marks = [self.once.completed_mark(lease.token, result)]
             return result
         except Retry as retry:
-            keep = self._kept_over(retry)
+            keep_for = self._seconds_to_keep(retry)
             self._leaves_result = False  # the next attempt stores one; its message is sent
             raise
         except Reject:
@@ -198,31 +195,31 @@ class Execution:
             raise
         except InjectedError as error:
             if self.once:
-                marks = self.once.failed(lease.token, error.plain)
-            raise error.plain from None
+                marks = self.once.failed_marks(lease.token, error.original)
+            raise error.original from None
         except Ignore:
             self._leaves_result = False
             raise
         except Exception as error:
             if self.once:
-                marks = self.once.failed(lease.token, error)
+                marks = self.once.failed_marks(lease.token, error)
             raise
         except BaseException:
             # Terminated or exiting: the message may come again, and must then run.
             ended, marks = False, []
             raise
         finally:
-            self.release(keep, ended, marks)
+            self.release(keep_for, ended, marks)
 
-    def _call_armed(self, call: Callable[..., Any], lease: Lease) -> Any:
-        """Run the task's code; a loss is raised in it and never in the code that follows."""
+    def _call_interruptibly(self, body: Callable[..., Any], lease: Lease) -> Any:
+        """Call the task's code; a loss is raised in it and never in the code that follows."""
         options = self.options
         token = current.set(self)
         try:
             self._interrupter.arm(
-                lease, raises=options.on_lost == "raise", stops=options.on_stop == "raise"
+                lease, raise_loss=options.on_lost == "raise", raise_stop=options.on_stop == "raise"
             )
-            result = call(*self.args, **self.kwargs)
+            result = body(*self.args, **self.kwargs)
             self._interrupter.disarm()
             return result
         except BaseException:
@@ -232,15 +229,15 @@ class Execution:
         finally:
             current.reset(token)
 
-    def _call(self, call: Callable[..., Any], under: Execution | None = None) -> Any:
-        """Run the task's code without a lock of its own."""
-        token = current.set(under or self)
+    def _call_body(self, body: Callable[..., Any], covered_by: Execution | None = None) -> Any:
+        """Call the task's code without a lock of its own; ``covered_by`` holds one for it."""
+        token = current.set(covered_by or self)
         try:
-            return call(*self.args, **self.kwargs)
+            return body(*self.args, **self.kwargs)
         finally:
             current.reset(token)
 
-    def _kept_over(self, retry: Retry) -> float:
+    def _seconds_to_keep(self, retry: Retry) -> float:
         """Seconds to keep the lock for a retry: until it is due, and a ttl more for the queue.
 
         0 unless ``on_retry="keep"``. With ``queued+running`` the next attempt has a reservation
@@ -253,28 +250,31 @@ class Execution:
 
     @property
     def _keeps_reservation(self) -> bool:
-        return self.options.scope == "queued+running" and not self.within and bool(self.request.id)
+        return self.options.scope == "queued+running" and not self.outer and bool(self.request.id)
 
     @property
-    def _kept_as(self) -> str:
+    def _next_token(self) -> str:
         """The token of the next attempt's reservation, which a revoke releases.
 
         Empty with ``queued``, where the reservation is another lock than the run's.
         """
-        has_token = self.options.scope != "queued" and not self.within and self.request.id
+        has_token = self.options.scope != "queued" and not self.outer and self.request.id
         return reservation_token(self.request.id, again=True) if has_token else ""
 
-    def release(self, keep: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()) -> None:
+    def release(
+        self, keep_for: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()
+    ) -> None:
         """Release the lock, once; the renewer tries again if the server is unavailable."""
         lease = self.lease
         if lease is None:
             return
         can_come_again = self.task.acks_late or self._may_be_a_copy
-        if ended and self.request.id and can_come_again and not self.within:
+        if ended and self.request.id and can_come_again and not self.outer:
             ttl = self.locks.settings.done_ttl
             marks = [*marks, ended_mark(self.holder, ttl, leaves_result=self._leaves_result)]
         try:
-            self.locks.give_back(lease, marks, keep, self._kept_as if keep else "")
+            next_token = self._next_token if keep_for else ""
+            self.locks.run(self.locks.operations.release(lease, marks, keep_for, next_token))
         except LockUnavailable as error:
             logs.log_deferred_release(lease.name, error)
         # Clear only after the release: if a signal interrupts it, ``after_return`` releases again,
@@ -288,5 +288,5 @@ class Execution:
         kept = LockHeader(self.header.options)
         if self._keeps_reservation:
             kept = replace(kept, queued=self.lease.name, of_retry=True)
-        if kept != self.header and not self.within:
+        if kept != self.header and not self.outer:
             self.request.headers = kept.write(self.request.headers)

@@ -13,10 +13,8 @@ from celery_locks.options import LockOptions
 _PICKLE = "application/x-python-serialize"
 
 
-def once_of(task: Any, options: LockOptions, name: str) -> Once | None:
-    """Return the rule for completed work; None if the task may run as often as it is called."""
-    if not options.once:
-        return None
+def once_of(task: Any, options: LockOptions, name: str) -> Once:
+    """Return the rule for completed work."""
     return Once(f"o:{name}", options.once, options.reuse, _codec(task.app))
 
 

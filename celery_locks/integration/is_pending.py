@@ -21,7 +21,7 @@ def pending(
     locks = locks_of(task.app)
     holders = locks.holders(name)
     # A lock that is kept after its end (at_least) belongs to no running call.
-    if any(not (holder.is_queued or holder.token.startswith("-")) for holder in holders):
+    if any(not (holder.is_queued or holder.is_kept) for holder in holders):
         return "running"
     if lock.scope == "queued":
         holders += locks.holders(name + QUEUED)

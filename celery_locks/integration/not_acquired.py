@@ -41,7 +41,7 @@ class NotAcquired:
         self.options = execution.options
         self.reservation = execution.reservation
 
-    def conflict(self, conflict: Conflict) -> dict[str, Any]:
+    def on_conflict(self, conflict: Conflict) -> dict[str, Any]:
         """Apply the policy for a lock that others hold."""
         self.header = replace(self.header, refused=None)
         decision = policy.on_conflict(conflict, self.options, self._situation())
@@ -54,7 +54,7 @@ class NotAcquired:
             return self._skip(conflict)
         raise LockConflict(conflict)
 
-    def unavailable(self, error: LockUnavailable) -> None:
+    def on_unavailable(self, error: LockUnavailable) -> None:
         """Apply the policy for an unavailable server; returns if the task runs unlocked."""
         since = (self.header.refused or time.time()) if error.is_permanent else None
         self.header = replace(self.header, refused=since)
@@ -68,7 +68,7 @@ class NotAcquired:
             raise error
         self._emit("unlocked", does="runs", why=str(error))
 
-    def done(self, answer: Done) -> Any:
+    def on_done(self, answer: Done) -> Any:
         """End a run whose work is completed already."""
         if answer.mark:
             return self._repeat(answer.mark)
@@ -89,7 +89,7 @@ class NotAcquired:
         """Drop a copy of a message that has run to its end or that another one replaced."""
         task, request = self.task, self.request
         # The run that ended has handled the reservation: a retry may have it now.
-        self.reservation.hand_over()
+        self.reservation.pass_on()
         if answer.is_being_replaced:
             self._requeue(policy.on_done(self._situation()))
         ignored = request.ignore_result or task.ignore_result
@@ -98,11 +98,11 @@ class NotAcquired:
             if state not in READY_STATES and answer.was_replaced:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
             elif state not in READY_STATES:
-                self._await_result()
+                self._requeue_until_result()
         self._emit("already_done", why="has run already: this copy is dropped")
         raise Ignore("a copy of this message has run")
 
-    def _await_result(self) -> None:
+    def _requeue_until_result(self) -> None:
         """Requeue: the run that ended is about to store its result, or died before it could.
 
         After a ttl without a result it counts as dead, as everywhere: then this copy runs.
@@ -120,7 +120,7 @@ class NotAcquired:
 
     def _situation(self) -> Situation:
         request = self.request
-        has_message = not (request.called_directly or request.is_eager or self.execution.within)
+        has_message = not (request.called_directly or request.is_eager or self.execution.outer)
         return Situation(
             task_id=request.id,
             attempt=self.execution.holder.attempt,
@@ -162,19 +162,19 @@ class NotAcquired:
     def _requeue(self, decision: Decision) -> None:
         """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
         headers = self.header.requeued(time.time()).write(self.request.headers)
-        again = self.task.signature_from_request(
+        message = self.task.signature_from_request(
             self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
         )
-        self._publish(again)
-        self.reservation.hand_over()
+        self._publish(message)
+        self.reservation.pass_on()
         self._emit("requeued", pause=decision.pause, why=decision.why)
         raise Ignore(decision.why)
 
-    def _publish(self, again: Any) -> None:
+    def _publish(self, message: Any) -> None:
         """Publish until it succeeds: an acknowledged message exists nowhere else."""
         while True:
             try:
-                again.apply_async()
+                message.apply_async()
             except OperationalError as error:
                 logger.warning(
                     "task %s[%s] cannot be requeued now and is tried again: %s (lock %r)",

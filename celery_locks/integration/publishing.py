@@ -59,11 +59,11 @@ def publish(
     """Call ``send(options)`` with a reservation, for a task with a queued scope."""
     is_new = not options.get("retries") and LockHeader.read(options.get("headers")).since is None
     if not lock.enabled or not is_new or task.app.conf.task_always_eager:
-        return as_sent(send(options))
+        return mark_as_sent(send(options))
     return _Publication(task, lock, args or (), kwargs or {}, options, send).run()
 
 
-def as_sent(result: Any) -> Any:
+def mark_as_sent(result: Any) -> Any:
     """Mark the result of a call as that of its own message."""
     try:
         result.deduplicated = False
@@ -117,7 +117,7 @@ class _Publication:
         try:
             return self._publish()
         except LockUnavailable as error:
-            return self._unavailable(error)
+            return self._on_unavailable(error)
         except LimitMismatch:
             if self.id_is_frozen:
                 return self._send_message()
@@ -151,7 +151,7 @@ class _Publication:
             )
             replaced = duplicate.other
             if duplicate.decision != "replace" or replaced is None:
-                return self._duplicate(answer, duplicate)
+                return self._on_duplicate(answer, duplicate)
             answer = self._replace(replaced, answer.as_of)
         if not isinstance(answer.fence, ReplacedReservation):
             replaced = None  # it began or was released meanwhile
@@ -176,7 +176,7 @@ class _Publication:
             extra=self._extra(replaces),
         )
         spec = LockSpec(self.name, self._lifetime(), self.lock.limit)
-        ask: AcquireRequest[Lease] = AcquireRequest(
+        request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             holder,
             reservation_token(self.options["task_id"]),
@@ -184,7 +184,7 @@ class _Publication:
             renewed_elsewhere=True,
             extras=AcquireExtras(replace=replaces.token) if replaces else None,
         )
-        answer = self.locks.take(ask)
+        answer = self.locks.run(self.locks.operations.acquire(request))
         assert isinstance(answer, Lease | Conflict)
         return answer
 
@@ -209,7 +209,7 @@ class _Publication:
             longest = min(longest, seconds_until(expires, self.task.app))
         return max(MIN_TTL, min(longest, MAX_SECONDS))
 
-    def _duplicate(self, conflict: Conflict, duplicate: policy.Duplicate) -> Any:
+    def _on_duplicate(self, conflict: Conflict, duplicate: policy.Duplicate) -> Any:
         if duplicate.other is None:
             return self._send_message()
         if duplicate.decision == "raise":
@@ -218,7 +218,7 @@ class _Publication:
         result.deduplicated = True
         return result
 
-    def _unavailable(self, error: LockUnavailable) -> Any:
+    def _on_unavailable(self, error: LockUnavailable) -> Any:
         """Publish without a reservation, unless ``on_unavailable="fail"``: the run decides."""
         if self.lock.on_unavailable == "fail" and not self.id_is_frozen:
             raise error
@@ -234,7 +234,7 @@ class _Publication:
 
     def _send_message(self) -> Any:
         self._is_being_sent = True
-        return as_sent(self.send(self.options))
+        return mark_as_sent(self.send(self.options))
 
     def _send_reserved(self, lease: Lease, replaced: Holder | None) -> Any:
         headers = self.options.get("headers")

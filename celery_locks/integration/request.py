@@ -69,7 +69,7 @@ def _wrap_execute_using_pool(original: Any) -> Any:
         else:
             remove_token(request_dict_of(self))
         # Before the child can have it: a busy main process may not get "accepted" in time.
-        supervisor.add(self, children=in_child)
+        supervisor.add(self, in_child=in_child)
         try:
             return original(self, pool, **kwargs)
         except BaseException:

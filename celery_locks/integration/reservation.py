@@ -10,9 +10,9 @@ end                                             method
 the run acquires the lock in the same shard     ``on_acquired``: the call released it
 the run acquires a lock in another shard        ``on_acquired``: releases it
 conflict, skipped or raised; work completed     ``release``
-requeued                                        ``extend``, then ``hand_over``
-retried                                         ``hand_over``: the next attempt has it
-a copy is dropped                               ``hand_over``: its run has ended it
+requeued                                        ``extend``, then ``pass_on``
+retried                                         ``pass_on``: the next attempt has it
+a copy is dropped                               ``pass_on``: its run has ended it
 the run never began, or raised before its lock  ``release``
 revoked, expired or lost in the main process    ``release``
 ==============================================  ====================================
@@ -23,8 +23,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from celery_locks.clock import now
-from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app import locks_of
 from celery_locks.integration.headers import LockHeader
@@ -68,25 +66,24 @@ class Reservation:
     def release(self, retry_for: float = RETRY_FOR) -> None:
         """Release it, once: the message will not run and not come back."""
         if self.is_owned:
-            self._release_later(now() + retry_for)
+            self._release_later(retry_for)
             # Not before: if an exception interrupts it, the next call releases again.
             self.is_owned = False
 
-    def _release_later(self, until: float) -> None:
-        locks = locks_of(self._app)
-        renewer.release_later(self.name, self.token, locks.background_store, locks.commands, until)
+    def _release_later(self, retry_for: float) -> None:
+        locks_of(self._app).release_later(self.name, self.token, retry_for)
 
-    def hand_over(self) -> None:
+    def pass_on(self) -> None:
         """Leave it to the run, the next attempt or the requeued message, which releases it."""
         self.is_owned = False
 
     def on_acquired(self, name: str) -> None:
         """End it, as the run has acquired the lock ``name``."""
-        if self.token and self.name != name and not self.freed_by(name)[1]:
+        if self.token and self.name != name and not self.released_by_acquire(name)[1]:
             self.release()  # published under a key of another shard, with other options
-        self.hand_over()
+        self.pass_on()
 
-    def freed_by(self, name: str) -> tuple[str, str]:
+    def released_by_acquire(self, name: str) -> tuple[str, str]:
         """Name and token, if the call that acquires ``name`` can release it; else empty.
 
         A reservation of the same name is taken over by the run and not released.
@@ -110,14 +107,14 @@ class _UnknownReservation(Reservation):
 
     __slots__ = ()
 
-    def _release_later(self, until: float) -> None:
+    def _release_later(self, retry_for: float) -> None:
         revoked.add([self.token], self._app)  # the store finds it by the task's id
 
 
 NO_RESERVATION = Reservation("", "", None)
 
 
-def replaced_by(holder: Holder) -> tuple[str, float]:
+def replaced_message(holder: Holder) -> tuple[str, float]:
     """Return the task id of the message that a reservation replaced, and how long to keep it."""
     task_id, seconds = holder.extra.get(REPLACES) or ("", 0.0)
     return str(task_id), min(float(seconds), MAX_SECONDS)

@@ -33,11 +33,11 @@ def install() -> None:
     from celery_locks.integration.revoked import release_on_revoke
 
     on_bind(decorator.lock_if_marked)
-    set_task_lookup(current.task_here)
-    signals.worker_init.connect(current.look_for_plain_tasks)
-    signals.worker_process_init.connect(current.look_for_plain_tasks)
+    set_task_lookup(current.current_task_holder)
+    signals.worker_init.connect(current.find_plain_tasks)
+    signals.worker_process_init.connect(current.find_plain_tasks)
     signals.worker_init.connect(control.register)
-    signals.worker_init.connect(celery_events.follow_worker)
+    signals.worker_init.connect(celery_events.send_events_of_worker)
     signals.worker_init.connect(release_on_revoke)
     signals.worker_ready.connect(startup.log_locks)
     signals.task_revoked.connect(_release_revoked)

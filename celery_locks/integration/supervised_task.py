@@ -63,5 +63,5 @@ class SupervisedLease(BaseLease):
     """
 
     def lose(self, reason: str, revoked: Revocation | None = None) -> None:
-        if self._is_lost_now(reason, revoked) and self._on_lost:
+        if self._mark_lost(reason, revoked) and self._on_lost:
             self._on_lost(self, self.loss(reason))

@@ -39,7 +39,7 @@ from celery_locks.integration.supervised_task import (
     SupervisedLease,
     SupervisedTask,
 )
-from celery_locks.integration.visibility_timeout import THREAD, UnackedMessage, VisibilityJob
+from celery_locks.integration.visibility_timeout import BROKER_THREAD, UnackedMessage, VisibilityJob
 from celery_locks.printable_text import printable
 from celery_locks.types import LockSpec
 
@@ -63,7 +63,7 @@ class ChildSupervisor:
     def after_fork(self) -> None:
         self._supervised: dict[str, SupervisedTask] = {}
         self._pidfds: dict[int, int] = {}
-        self._is_added = False
+        self._has_job = False
 
     @property
     def tokens(self) -> frozenset[str]:
@@ -77,18 +77,18 @@ class ChildSupervisor:
     def _messages(self) -> list[UnackedMessage]:
         return [entry.message for entry in list(self._supervised.values()) if entry.message]
 
-    def add(self, request: Any, *, children: bool) -> None:
-        """Supervise a task that is about to be given to the pool."""
+    def add(self, request: Any, *, in_child: bool) -> None:
+        """Supervise a task that is about to be given to the pool; ``in_child``: it runs there."""
         acks_late = request.task.acks_late
-        if not children and not acks_late:
+        if not in_child and not acks_late:
             return  # this process renews the lock itself, and the message is acknowledged
-        entry = SupervisedTask(request, children)
-        if acks_late or not self._is_added:
+        entry = SupervisedTask(request, in_child)
+        if acks_late or not self._has_job:
             self._prepare(entry, acks_late)
         self._supervised[entry.token] = entry
         renewer.wake_by(entry.due)
         if entry.message:
-            renewer.wake_by(entry.message.due, THREAD)
+            renewer.wake_by(entry.message.due, BROKER_THREAD)
 
     def _prepare(self, entry: SupervisedTask, acks_late: bool) -> None:
         """Do in the main thread what imports modules or takes locks of kombu.
@@ -98,10 +98,10 @@ class ChildSupervisor:
         with suppress(ValueError):  # the task itself reports wrong settings, in its result
             keeps = locks_of(entry.request.task.app).settings.keep_invisible
             entry.message = UnackedMessage.of(entry.request) if keeps and acks_late else None
-        if not self._is_added:
-            self._is_added = True
+        if not self._has_job:
+            self._has_job = True
             renewer.add_job(self)
-            renewer.add_job(VisibilityJob(self._messages), THREAD)
+            renewer.add_job(VisibilityJob(self._messages), BROKER_THREAD)
 
     def on_accepted(self, token: str, pid: int) -> None:
         """Watch the child that accepted the task; the request has its pid already."""
@@ -154,15 +154,15 @@ class ChildSupervisor:
         moment = now()
         for entry in list(self._supervised.values()):
             if entry.due <= moment and not entry.ttl:
-                self._try(self._load_options, entry)
+                self._run_guarded(self._load_options, entry)
         due = [
             entry for entry in list(self._supervised.values()) if entry.due <= moment and entry.ttl
         ]
         self._locate([entry for entry in due if entry.name is None])
         for entry in due:
-            self._try(self._schedule, entry)
+            self._run_guarded(self._release_or_postpone, entry)
 
-    def _try(self, step: Callable[[SupervisedTask], None], entry: SupervisedTask) -> None:
+    def _run_guarded(self, step: Callable[[SupervisedTask], None], entry: SupervisedTask) -> None:
         """Run a step of one task; its error must not affect the supervision of others."""
         try:
             step(entry)
@@ -212,10 +212,10 @@ class ChildSupervisor:
             alone = [{token: entry} for token, entry in entries.items()]
             return all(list(map(partial(self._locate_in, root, locks), alone)))
         for token, (name, holder) in found.items():
-            self._try(partial(self._on_found, name=name, holder=holder), entries[token])
+            self._run_guarded(partial(self._on_found, name=name, holder=holder), entries[token])
         for token in found.revoked:
             entries[token].is_revoked = True
-            self._try(self._notify_child, entries[token])
+            self._run_guarded(self._notify_child, entries[token])
         return True
 
     def _on_found(self, entry: SupervisedTask, name: str, holder: Any) -> None:
@@ -226,11 +226,11 @@ class ChildSupervisor:
             entry.found_pid = holder.pid
             self._watch(entry)
         if not entry.is_dead:
-            self._renew(entry, name, holder)
+            self._start_renewing(entry, name, holder)
             if entry.token not in self._supervised:  # the main thread removed it meanwhile
                 renewer.discard(entry.token)
 
-    def _renew(self, entry: SupervisedTask, name: str, holder: Any) -> None:
+    def _start_renewing(self, entry: SupervisedTask, name: str, holder: Any) -> None:
         def notify(*_: Any) -> None:
             self._notify_child(entry)
 
@@ -240,7 +240,7 @@ class ChildSupervisor:
         lease.task, lease.task_id = holder.task, holder.task_id
         renewer.add(lease, entry.locks.background_store, entry.locks.commands, due=now())
 
-    def _schedule(self, entry: SupervisedTask) -> None:
+    def _release_or_postpone(self, entry: SupervisedTask) -> None:
         """Release a dead task's lock, or set the time of the next lookup."""
         if entry.is_dead:
             self._release_dead(entry)
@@ -262,9 +262,7 @@ class ChildSupervisor:
     def _release(self, entry: SupervisedTask, name: str) -> None:
         about: dict[str, Any] = {"task": entry.task, "task_id": entry.task_id}
         events.emit("freed", name, entry.token, pid=entry.pid, **about)
-        store, past = entry.locks.background_store, f"process {entry.pid} died"
-        until = now() + entry.ttl
-        renewer.release_later(name, entry.token, store, entry.locks.commands, until, past=past)
+        entry.locks.release_later(name, entry.token, entry.ttl, f"process {entry.pid} died")
 
     def _notify_child(self, entry: SupervisedTask) -> None:
         """Signal the child that its lease ended: it checks, and raises or marks a loss."""

@@ -23,7 +23,7 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import registered_task
 from celery_locks.integration.is_pending import pending
 from celery_locks.integration.lock_name import lock_name, parameters_of
-from celery_locks.integration.publishing import as_sent, publish
+from celery_locks.integration.publishing import mark_as_sent, publish
 from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.signals import install
 from celery_locks.integration.task_checks import (
@@ -90,7 +90,7 @@ class LockedTask(_TypedTask[P, R_co]):
     _lock_values: Mapping[str, Any] = {}
     _lock_own: Mapping[str, Any] = {}  # those written on this class itself or on its function
     _lock_cached: tuple[Any, LockOptions] | None = None
-    _lock_is_around_call = False
+    _lock_wraps_call = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -105,7 +105,7 @@ class LockedTask(_TypedTask[P, R_co]):
         for name in unknown:
             lock_options.checked({name.removeprefix("lock_"): None}, where)
         refuse_unprefixed(vars(cls), where)
-        cls._lock_is_around_call = super().__call__ is not Task.__call__
+        cls._lock_wraps_call = super().__call__ is not Task.__call__
         if isinstance(options.get("key"), staticmethod):
             options["key"] = options["key"].__func__
         run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
@@ -134,7 +134,7 @@ class LockedTask(_TypedTask[P, R_co]):
 
     def lock_options(self, call_options: Mapping[str, Any] | None = None) -> LockOptions:
         """Combine the options of the settings, the task and the call; the later ones win."""
-        if apps.unlocked_by:
+        if apps.unlocked_blocks:
             return _UNLOCKED
         defaults = locks_of(self.app).settings.task
         if call_options:
@@ -152,27 +152,27 @@ class LockedTask(_TypedTask[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         request = self.request
         # Set if this task runs already and its body calls it directly.
-        running = getattr(request, "celery_locks_execution", None)
-        if request.called_directly or running:
-            return self._call_directly(args, kwargs, running)
+        outer = getattr(request, "celery_locks_execution", None)
+        if request.called_directly or outer:
+            return self._call_directly(args, kwargs, outer)
         return self._run(Execution(self, request, args, kwargs))
 
-    def _call_directly(self, args: Any, kwargs: Any, within: Execution | None) -> R_co:
+    def _call_directly(self, args: Any, kwargs: Any, outer: Execution | None) -> R_co:
         self.push_request(args=args, kwargs=kwargs)
         try:
-            return self._run(Execution(self, self.request, args, kwargs, within))
+            return self._run(Execution(self, self.request, args, kwargs, outer))
         finally:
             self.pop_request()
 
     def _run(self, execution: Execution) -> R_co:
         execution.request.celery_locks_execution = execution
         # The next in line: a ``__call__`` of the user's own base, or ``run``.
-        body = super().__call__ if self._lock_is_around_call else self.run
+        body = super().__call__ if self._lock_wraps_call else self.run
         try:
             result: R_co = execution.run(body)
             return result
         except Retry:
-            execution.reservation.hand_over()  # to the next attempt
+            execution.reservation.pass_on()  # to the next attempt
             raise
         finally:
             execution.reservation.release()
@@ -199,7 +199,7 @@ class LockedTask(_TypedTask[P, R_co]):
         values = self.lock_options(LockHeader.read(options.get("headers")).options)
         send = super().apply_async
         if values.scope == "running":
-            result: AsyncResult[R_co] = as_sent(send(args, kwargs, **options))
+            result: AsyncResult[R_co] = mark_as_sent(send(args, kwargs, **options))
             return result
         return publish(
             self, values, args, kwargs, options, lambda final: send(args, kwargs, **final)

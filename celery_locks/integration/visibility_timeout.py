@@ -21,7 +21,7 @@ from celery_locks.store.broker import BrokerStore
 logger = logging.getLogger("celery_locks")
 
 # The background thread of the job below.
-THREAD = "broker"
+BROKER_THREAD = "broker"
 _FAILED = "a running task's message could not be kept invisible: %s"
 
 

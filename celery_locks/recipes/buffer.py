@@ -17,7 +17,7 @@ from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
 from celery_locks.core.locks import Locks
-from celery_locks.core.owners import caller
+from celery_locks.core.owners import current_holder
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.recipes.idempotent import release
@@ -88,7 +88,9 @@ class _BufferOperations:
         user_buffer = self._user_buffer(user)
         operations: Any = self._any_locks.operations
         spec = LockSpec(user_buffer.name, self._ttl, wait=wait)
-        lease = yield from operations.acquire(AcquireRequest(spec, caller(None), token, now()))
+        lease = yield from operations.acquire(
+            AcquireRequest(spec, current_holder(None), token, now())
+        )
         if isinstance(lease, Conflict):
             return None
         try:
@@ -155,7 +157,7 @@ class Buffer(_BufferOperations):
 
     def push(self, user: str, message: Any) -> int:
         """Add a message (any JSON value) and return how many of this user wait."""
-        waiting = self._locks.follow(self._push(user, message))
+        waiting = self._locks.run(self._push(user, message))
         self._call_on_ready(user, waiting)
         return waiting
 
@@ -169,16 +171,16 @@ class Buffer(_BufferOperations):
         _check_work(work)
         token = new_token()
         try:
-            batch = self._locks.follow(self._take(user, wait, token))
+            batch = self._locks.run(self._take(user, wait, token))
             if batch is None:
                 return None
             try:
                 if batch.messages:
                     work(batch.messages)
             except BaseException:
-                self._locks.follow(self._put_back(user, batch))
+                self._locks.run(self._put_back(user, batch))
                 raise
-            self._locks.follow(self._end(user, batch, is_completed=True))
+            self._locks.run(self._end(user, batch, is_completed=True))
             return len(batch.messages)
         except BaseException:
             # The exception of a signal handler may be raised between any two of these steps.
@@ -187,7 +189,7 @@ class Buffer(_BufferOperations):
 
     def users(self) -> dict[str, int]:
         """Return {user: number of messages, waiting and in flight}; most first, 1,000 a shard."""
-        return self._locks.follow(self._users())
+        return self._locks.run(self._users())
 
 
 class AsyncBuffer(_BufferOperations):
@@ -202,7 +204,7 @@ class AsyncBuffer(_BufferOperations):
         self._locks = locks
 
     async def push(self, user: str, message: Any) -> int:
-        waiting = await self._locks.follow(self._push(user, message))
+        waiting = await self._locks.run(self._push(user, message))
         ready = self._call_on_ready(user, waiting)
         if inspect.isawaitable(ready):
             await ready
@@ -216,17 +218,17 @@ class AsyncBuffer(_BufferOperations):
         wait: Wait | None = None,
     ) -> int | None:
         _check_work(work)
-        batch = await self._locks.follow(self._take(user, wait, new_token()))
+        batch = await self._locks.run(self._take(user, wait, new_token()))
         if batch is None:
             return None
         try:
             if batch.messages:
                 await work(batch.messages)
         except BaseException:
-            await self._locks.follow(self._put_back(user, batch))
+            await self._locks.run(self._put_back(user, batch))
             raise
-        await self._locks.follow(self._end(user, batch, is_completed=True))
+        await self._locks.run(self._end(user, batch, is_completed=True))
         return len(batch.messages)
 
     async def users(self) -> dict[str, int]:
-        return await self._locks.follow(self._users())
+        return await self._locks.run(self._users())

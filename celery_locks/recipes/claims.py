@@ -47,7 +47,7 @@ def claim(locks: Locks | AsyncLocks, key: str, value: Any, ttl: float = DAY) -> 
         whose, _, bound = split_mark(there)
         return whose == token, JSON.decode(bound)
 
-    return locks.follow(operation())
+    return locks.run(operation())
 
 
 @overload
@@ -100,16 +100,16 @@ def claim_or_create(
 def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]) -> Any:
     token = new_token()
     try:
-        outcome = locks.follow(_read_or_acquire(locks, spec, once, token))
+        outcome = locks.run(_read_or_acquire(locks, spec, once, token))
         if isinstance(outcome, Repeat):
             return False, outcome.result
         try:
             value = factory()
             _check_value(value)
         except BaseException as error:
-            locks.follow(release_failed(locks, outcome, once, error))
+            locks.run(release_failed(locks, outcome, once, error))
             raise
-        return locks.follow(_bind(locks, outcome, once, value))
+        return locks.run(_bind(locks, outcome, once, value))
     except BaseException:
         # The exception of a signal handler may be raised between any two of these steps.
         locks.operations.release_if_acquired(token)
@@ -119,7 +119,7 @@ def _create(locks: Locks, spec: LockSpec, once: Once, factory: Callable[[], Any]
 async def _create_async(
     locks: AsyncLocks, spec: LockSpec, once: Once, factory: Callable[[], Any]
 ) -> Any:
-    outcome = await locks.follow(_read_or_acquire(locks, spec, once, new_token()))
+    outcome = await locks.run(_read_or_acquire(locks, spec, once, new_token()))
     if isinstance(outcome, Repeat):
         return False, outcome.result
     try:
@@ -128,16 +128,16 @@ async def _create_async(
             value = await value
         _check_value(value)
     except BaseException as error:
-        await locks.follow(release_failed(locks, outcome, once, error))
+        await locks.run(release_failed(locks, outcome, once, error))
         raise
-    return await locks.follow(_bind(locks, outcome, once, value))
+    return await locks.run(_bind(locks, outcome, once, value))
 
 
 def _bind(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, value: Any
 ) -> Operation[tuple[bool, Any]]:
     """Write and return the binding, also if the lease was lost: there is one for all callers."""
-    mark = once.done(lease.token, value)
+    mark = once.completed_mark(lease.token, value)
     try:
         current: str = yield RecipeCommands(locks.commands).claim(lease.name, mark)
     finally:
@@ -175,7 +175,7 @@ def unclaim(locks: Locks | AsyncLocks, key: str) -> Any:
         was_bound: bool = yield call
         return was_bound
 
-    return locks.follow(operation())
+    return locks.run(operation())
 
 
 def _lock_name(key: object) -> str:

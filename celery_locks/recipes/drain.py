@@ -32,4 +32,4 @@ def drain(locks: Locks | AsyncLocks, list_key: str, count: int) -> Any:
         messages: list[bytes] = yield call
         return messages
 
-    return locks.follow(operation())
+    return locks.run(operation())

@@ -14,7 +14,7 @@ from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.locks import Locks
-from celery_locks.core.owners import caller
+from celery_locks.core.owners import current_holder
 from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.options import Reuse
@@ -131,15 +131,15 @@ def _decorate_sync(locks: Locks, work: _Work) -> Callable[..., Any]:
     def run_once(*args: Any, **kwargs: Any) -> Any:
         (spec, once), token = work.prepare(args, kwargs), new_token()
         try:
-            outcome = locks.follow(acquire_once(locks, spec, once, token))
+            outcome = locks.run(acquire_once(locks, spec, once, token))
             if isinstance(outcome, Repeat):
                 return outcome.value
             try:
                 result = work.function(*args, **kwargs)
             except BaseException as error:
-                locks.follow(release_failed(locks, outcome, once, error))
+                locks.run(release_failed(locks, outcome, once, error))
                 raise
-            locks.follow(release_completed(locks, outcome, once, result))
+            locks.run(release_completed(locks, outcome, once, result))
             return result
         except BaseException:
             # The exception of a signal handler may be raised between any two of these steps.
@@ -156,15 +156,15 @@ def _decorate_async(locks: AsyncLocks, work: _Work) -> Callable[..., Any]:
     @functools.wraps(work.function)
     async def run_once(*args: Any, **kwargs: Any) -> Any:
         spec, once = work.prepare(args, kwargs)
-        outcome = await locks.follow(acquire_once(locks, spec, once, new_token()))
+        outcome = await locks.run(acquire_once(locks, spec, once, new_token()))
         if isinstance(outcome, Repeat):
             return outcome.value
         try:
             result = await work.function(*args, **kwargs)
         except BaseException as error:
-            await locks.follow(release_failed(locks, outcome, once, error))
+            await locks.run(release_failed(locks, outcome, once, error))
             raise
-        await locks.follow(release_completed(locks, outcome, once, result))
+        await locks.run(release_completed(locks, outcome, once, result))
         return result
 
     return run_once
@@ -178,8 +178,10 @@ def acquire_once(
 ) -> Operation[BaseLease | Repeat]:
     """Acquire the lease for the work, or return what a repeat gets; ``LockConflict`` if busy."""
     operations: Any = locks.operations
-    extras = AcquireExtras(idempotency=once.question)
-    request: AcquireRequest[Any] = AcquireRequest(spec, caller(None), token, now(), extras=extras)
+    extras = AcquireExtras(idempotency=once.check)
+    request: AcquireRequest[Any] = AcquireRequest(
+        spec, current_holder(None), token, now(), extras=extras
+    )
     answer = yield from operations.acquire(request)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
@@ -195,7 +197,7 @@ def release_completed(
 ) -> Operation[None]:
     """Release and leave the mark, in one call; also mark the work if the lease is lost."""
     lost = lease.state is State.LOST
-    yield from release(locks, lease, [once.done(lease.token, result)])
+    yield from release(locks, lease, [once.completed_mark(lease.token, result)])
     if lost:
         raise lease.loss("it ended before the work did; another may have run beside it")
 
@@ -204,7 +206,7 @@ def release_failed(
     locks: Locks | AsyncLocks, lease: BaseLease, once: Once, error: BaseException
 ) -> Operation[None]:
     """Release after a failure, with the mark that ``reuse`` asks for."""
-    yield from release(locks, lease, once.failed(lease.token, error))
+    yield from release(locks, lease, once.failed_marks(lease.token, error))
 
 
 def release(
@@ -266,4 +268,4 @@ def reset(locks: Locks | AsyncLocks, key: str, *, by: str = "", reason: str = ""
         was_marked: bool = yield call
         return was_marked
 
-    return locks.follow(operation())
+    return locks.run(operation())

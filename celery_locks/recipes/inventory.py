@@ -87,25 +87,25 @@ class Inventory(_InventoryOperations):
 
     def stock(self, name: str, items: Iterable[str]) -> int:
         """Put items in stock and return the number of new ones; known and sold items stay as is."""
-        return self._locks.follow(self._stock(name, items))
+        return self._locks.run(self._stock(name, items))
 
     def take(self, name: str, user: str) -> Taken:
         """Take an item for the user: a new one, the one they have, or none if all are sold.
 
         A name that never had a stock is refused: it is probably misspelt.
         """
-        return self._locks.follow(self._take(name, user))
+        return self._locks.run(self._take(name, user))
 
     def give_back(self, name: str, user: str) -> str | None:
         """Put the user's item back in stock and return it, or None if they have none."""
-        return self._locks.follow(self._give_back(name, user))
+        return self._locks.run(self._give_back(name, user))
 
     def sold(self, name: str) -> dict[str, str]:
         """Return {user: item}, read page by page: exact only while nobody takes items."""
-        return self._locks.follow(self._sold(name))
+        return self._locks.run(self._sold(name))
 
     def left(self, name: str) -> int:
-        return self._locks.follow(self._left(name))
+        return self._locks.run(self._left(name))
 
 
 class AsyncInventory(_InventoryOperations):
@@ -116,19 +116,19 @@ class AsyncInventory(_InventoryOperations):
         self._locks = locks
 
     async def stock(self, name: str, items: Iterable[str]) -> int:
-        return await self._locks.follow(self._stock(name, items))
+        return await self._locks.run(self._stock(name, items))
 
     async def take(self, name: str, user: str) -> Taken:
-        return await self._locks.follow(self._take(name, user))
+        return await self._locks.run(self._take(name, user))
 
     async def give_back(self, name: str, user: str) -> str | None:
-        return await self._locks.follow(self._give_back(name, user))
+        return await self._locks.run(self._give_back(name, user))
 
     async def sold(self, name: str) -> dict[str, str]:
-        return await self._locks.follow(self._sold(name))
+        return await self._locks.run(self._sold(name))
 
     async def left(self, name: str) -> int:
-        return await self._locks.follow(self._left(name))
+        return await self._locks.run(self._left(name))
 
 
 # Aliases that user code may import.

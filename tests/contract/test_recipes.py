@@ -430,7 +430,7 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, backend: Backend
     buffer = Buffer(locks, "memory")
     for number in range(3):
         buffer.push("ann", number)
-    batch = locks.follow(buffer._take("ann", None, new_token()))
+    batch = locks.run(buffer._take("ann", None, new_token()))
     assert batch is not None
     assert batch.messages == [0, 1, 2]
     assert buffer.users() == {"ann": 3}
@@ -443,7 +443,7 @@ def test_buffer_batch_of_a_dead_worker_comes_back(locks: Locks, backend: Backend
     other.absorb("ann", got.extend)
     assert got[:4] == [0, 1, 2, 3]
     with pytest.raises(LeaseLost):
-        locks.follow(buffer._end("ann", batch, is_completed=True))
+        locks.run(buffer._end("ann", batch, is_completed=True))
 
 
 def test_buffer_push_repeated_is_one_message(locks: Locks) -> None:
@@ -456,7 +456,7 @@ def test_buffer_end_of_a_batch_asked_again_is_still_ours(locks: Locks) -> None:
     """Otherwise a batch whose end was confirmed too late would count as lost."""
     buffer = Buffer(locks, "memory")
     buffer.push("ann", 1)
-    batch = locks.follow(buffer._take("ann", None, new_token()))
+    batch = locks.run(buffer._take("ann", None, new_token()))
     assert batch is not None
     commands, token = RecipeCommands(locks.commands), batch.lease.token
     end = commands.end_batch(buffer._user_buffer("ann"), token, "request", is_completed=True)

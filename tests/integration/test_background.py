@@ -8,6 +8,7 @@ import pytest
 
 from celery_locks import State
 from celery_locks.clock import now
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT
@@ -92,7 +93,9 @@ def test_releases_for_a_frozen_server_cost_no_lease_elsewhere(
     lease = locks(server.url).acquire("healthy", ttl=3)
     for number in range(20):
         renewer.release_later(
-            f"gone{number}", f"t{number}", away.store_for_thread(), away.commands, now() + 60
+            PendingRelease(
+                f"gone{number}", f"t{number}", away.store_for_thread(), away.commands, now() + 60
+            )
         )
     wait_until(lambda: lease.renewals >= 8, 60, what="eight renewals")
     assert not {"lost", "suspended"} & set(news.of(lease))

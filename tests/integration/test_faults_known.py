@@ -12,6 +12,7 @@ import redis
 
 from celery_locks import LeaseLost, Locks, State
 from celery_locks.clock import now
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.store.commands.requests import Renewal
 from tests.servers.embedded import EmbeddedServer
@@ -84,7 +85,7 @@ def test_release_that_fails_oddly_does_not_stop_the_renewer(
 
     store = odd.locks._store.store_for_thread()
     monkeypatch.setattr(store, "perform", failing)
-    renewer.release_later("x", "t", store, odd.locks.commands, now() + 2)
+    renewer.release_later(PendingRelease("x", "t", store, odd.locks.commands, now() + 2))
     lease = face.acquire("held", ttl=1)
     wait_until(lambda: lease.renewals >= 4, 15)
     assert len(asked) < 12, "the keeper spins"

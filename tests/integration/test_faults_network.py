@@ -19,6 +19,7 @@ from celery_locks import (
     subscribe,
 )
 from celery_locks.clock import now
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import ServerOutOfMemory
 from celery_locks.types import LockSpec
@@ -242,7 +243,13 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
     operations = near.locks.operations
     for number in range(60):
         renewer.release_later(
-            f"d{number}", f"{number:024x}", operations._store, near.locks.commands, now() + 60
+            PendingRelease(
+                f"d{number}",
+                f"{number:024x}",
+                operations._background_store,
+                near.locks.commands,
+                now() + 60,
+            )
         )
     lease = far.acquire("healthy", ttl=1)
     wait_until(lambda: lease.renewals >= 6 or lease.state is State.LOST, 15)

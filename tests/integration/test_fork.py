@@ -307,8 +307,11 @@ def test_pending_releases_of_the_parent_are_not_the_childs(clean: EmbeddedServer
     said: Any = run(
         """
 from celery_locks.clock import now
+from celery_locks.core.pending_releases import PendingRelease
 locks = Locks.from_url("redis://127.0.0.1:1/0")
-renewer.release_later("x", "t", locks.operations._store, locks.commands, now() + 30)
+renewer.release_later(
+    PendingRelease("x", "t", locks.operations._background_store, locks.commands, now() + 30)
+)
 
 def child():
     print(len(renewer._pending_releases))

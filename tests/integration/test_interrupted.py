@@ -17,7 +17,7 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_locks import LockedTask, Locks
-from celery_locks.core.owners import owner_here
+from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
 from celery_locks.integration.app import AppLocks, locks_of
 from celery_locks.integration.execution import unreleased
@@ -43,9 +43,8 @@ def dropped_here() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("where", ["verbs.release", "_store.perform"])
-@pytest.mark.parametrize("way", ["of a task", "by hand"])
 def test_release_interrupted_on_its_way_is_made_up_for(
-    monkeypatch: pytest.MonkeyPatch, way: str, where: str
+    monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     locks = AppLocks(fakeredis.FakeRedis())
     lease = locks.acquire("a", ttl=600)
@@ -61,10 +60,7 @@ def test_release_interrupted_on_its_way_is_made_up_for(
 
     monkeypatch.setattr(owner, name, struck)
     with pytest.raises(KeyboardInterrupt):
-        if way == "of a task":
-            locks.give_back(lease, (), 0.0, "")
-        else:
-            lease.release()
+        lease.release()
     wait_until(lambda: locks.info("a") is None)
 
 
@@ -107,14 +103,14 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
     """One more line each time, until one gets through."""
     valkey.flush()
     locks = Locks.from_url(valkey.url, ttl=600)
-    before = set(owner_here().leases)
+    before = set(current_owner().leases)
     way(locks, "0")  # what is made at first use is there
     for line in range(1, 2000):
         strike = _Strike(line)
         with suppress(KeyboardInterrupt), strike:
             way(locks, str(line))
         wait_until(
-            lambda: not renewer.tokens and not locks.follow(locks.operations.walk()),
+            lambda: not renewer.tokens and not locks.run(locks.queries.list_locks()),
             5,
             what=strike.where,
         )
@@ -122,7 +118,7 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
             break
     assert line > 50
     assert not strike.where
-    assert owner_here().leases.keys() <= before
+    assert current_owner().leases.keys() <= before
     locks.close()
 
 
@@ -170,6 +166,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(
 
     locks = locks_of(app)
     mail.apply([0])
+    before = set(current_owner().leases)
     for line in range(1, 2000):
         name, result = lock_name_of(mail, line), None
         place = name + QUEUED if options.get("lock_scope") == "queued" else name
@@ -191,6 +188,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(
             what=strike.where,
         )
         assert not main_thread._running, strike.where
+        assert current_owner().leases.keys() <= before, strike.where
         if not strike.where:
             break
     assert line > 100

@@ -20,12 +20,15 @@ import redis
 from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
+import celery_locks
 from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
 from tests.support.keys import key_alone
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
 _LONGEST_GATE = 60.0
+# The release of celery_locks that this process uses; see two_releases.py.
+RELEASE = getattr(celery_locks, "RELEASE", "installed")
 
 _clients: dict[tuple[int, str], redis.Redis] = {}
 
@@ -65,6 +68,7 @@ def note(app: Any, what: str, task: Any, **more: Any) -> None:
         "id": task.request.id,
         "retries": task.request.retries,
         "pid": os.getpid(),
+        "release": RELEASE,
         "at": time.time(),
         "lock": lease.name if lease else None,
         "fence": lease.fence if lease else 0,
@@ -324,7 +328,12 @@ def _add_outsiders(app: Celery) -> None:
 
 def _write_event(url: str) -> Any:
     def write(event: LockEvent) -> None:
-        entry = {"kind": event.kind, "name": event.name, "task": event.detail.get("task")}
+        entry = {
+            "kind": event.kind,
+            "name": event.name,
+            "task": event.detail.get("task"),
+            "release": RELEASE,
+        }
         client_of(url).rpush(EVENTS, json.dumps(entry))
 
     return write

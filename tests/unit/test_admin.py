@@ -358,9 +358,9 @@ def test_remote_control_refuses_a_wrong_reason(locks: Locks) -> None:
     with in_memory_locks(app) as locks:
         take(locks, "a", worker="w")
         for wrong in ("\ud800", 5, ["why"]):
-            assert "reason" in remote.release_here(state, "a", wrong)["error"]
-        assert "name" in remote.release_here(state, "\ud800")["error"]
-        [freed] = remote.release_here(state, "a", "x" * 2_000_000)["ok"]["freed"]
+            assert "reason" in remote.release_own_lock(state, "a", wrong)["error"]
+        assert "name" in remote.release_own_lock(state, "\ud800")["error"]
+        [freed] = remote.release_own_lock(state, "a", "x" * 2_000_000)["ok"]["freed"]
         assert freed["token"] == "token of a"
         [act] = admin.history(locks)
         assert (act.by, act.why) == ("celery control at w", "x" * 500)

@@ -19,7 +19,17 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # everybody's: values, errors, time, and the events that every layer may emit.
 LAYERS = (
     {
-        *("errors", "types", "clock", "events", "logs", "unpatched", "forking", "validation"),
+        *(
+            "errors",
+            "types",
+            "holder",
+            "clock",
+            "events",
+            "logs",
+            "unpatched",
+            "forking",
+            "validation",
+        ),
         *("help_signatures", "printable_text", "loopback", "extras"),
         *(
             "options",

@@ -13,7 +13,7 @@ import pytest
 from celery_locks import LockDeadlock, Locks, LockUnavailable, admin
 from celery_locks.core import waiting
 from celery_locks.core.deadlocks import find_cycle, find_own_cycle
-from celery_locks.core.owners import blocked_here, caller, owner_here, set_task_lookup
+from celery_locks.core.owners import blocked_owners, current_holder, current_owner, set_task_lookup
 from celery_locks.store.commands.replies import Wait
 from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
@@ -104,20 +104,20 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 def test_owner_is_of_a_thread() -> None:
     """Another thread may release what this one waits for."""
-    assert owner_here() is owner_here()
-    assert in_thread(owner_here) is not owner_here()
+    assert current_owner() is current_owner()
+    assert in_thread(current_owner) is not current_owner()
 
 
 def test_owner_is_of_an_asyncio_task() -> None:
     async def main() -> None:
         async def child() -> Any:
-            return owner_here()
+            return current_owner()
 
         children = await asyncio.gather(child(), child())
-        assert len({owner.id for owner in (owner_here(), *children, outside)}) == 4
-        assert (await child()) is owner_here()
+        assert len({owner.id for owner in (current_owner(), *children, outside)}) == 4
+        assert (await child()) is current_owner()
 
-    outside = owner_here()
+    outside = current_owner()
     asyncio.run(main())
 
 
@@ -136,32 +136,32 @@ def test_event_loop_blocks_the_task_that_runs_it(locks: Locks) -> None:
     """The body of a Celery task ends when its loop does; a server's loop serves others extras."""
 
     async def blocked() -> list[Any]:
-        return blocked_here()
+        return blocked_owners()
 
     with locks.hold("a"):
         assert asyncio.run(blocked()) == []
         set_task_lookup(lambda: Holder(task_id="t", nested=True))
         try:
-            assert asyncio.run(blocked()) == [owner_here()]
+            assert asyncio.run(blocked()) == [current_owner()]
         finally:
-            from celery_locks.integration.current_execution import task_here
+            from celery_locks.integration.current_execution import current_task_holder
 
-            set_task_lookup(task_here)
+            set_task_lookup(current_task_holder)
 
 
 def test_lease_leaves_its_owner_when_it_is_released(locks: Locks) -> None:
     with locks.hold("a") as lease:
-        assert owner_here().leases == {lease.token: lease}
-    assert owner_here().leases == {}
+        assert current_owner().leases == {lease.token: lease}
+    assert current_owner().leases == {}
     assert locks.acquire("b")
-    assert owner_here().leases == {}
+    assert current_owner().leases == {}
 
 
 def test_release_that_is_left_to_the_keeper_changes_the_owners_id(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the server hears of it, the store shows a hold that nobody has."""
-    before = owner_here().id
+    before = current_owner().id
     with locks.hold("a"):
         perform = locks._store.perform
 
@@ -170,9 +170,9 @@ def test_release_that_is_left_to_the_keeper_changes_the_owners_id(
 
         monkeypatch.setattr(locks._store, "perform", fail)
     monkeypatch.setattr(locks._store, "perform", perform)
-    assert owner_here().id != before
-    assert caller(owner_here()).owner == owner_here().id
-    assert owner_here().leases == {}
+    assert current_owner().id != before
+    assert current_holder(current_owner()).owner == current_owner().id
+    assert current_owner().leases == {}
 
 
 def test_wait_goes_on_where_nobody_can_say(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:

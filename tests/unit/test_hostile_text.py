@@ -93,10 +93,10 @@ def test_lines_about_results_that_are_not_kept_are_single_lines(
         raise ValueError(EVIL)
 
     broken = Once(f"o:{EVIL}", 60, "failed_only", Codec(fails, fails))
-    assert broken.done("t", 1).value == "nt "
+    assert broken.completed_mark("t", 1).value == "nt "
     assert not broken.repeat("rt x").has_result
     large = Once(f"o:{EVIL}", 60, "failed_only", Codec(lambda _: "x" * (RESULT_BYTES + 1), fails))
-    assert large.done("t", 1).value == "nt "
+    assert large.completed_mark("t", 1).value == "nt "
     assert len(lines.records) == 3
 
 

@@ -16,8 +16,8 @@ from celery_locks.integration.interrupt import (
     SIGNAL,
     Interrupter,
     RemotelyRenewedLease,
-    interrupter_here,
     main_thread,
+    make_interrupter,
 )
 from celery_locks.types import Holder, LockSpec
 from tests.support.waiting import wait_until
@@ -42,9 +42,9 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def armed(ttl: float, sent_at: float | None = None) -> tuple[Interrupter, Lease]:
-    interrupter = interrupter_here()
-    lease = Lease(LockSpec(f"of {ttl}", ttl), "t", 1, sent_at or now(), interrupter.lost)
-    interrupter.arm(lease, raises=True)
+    interrupter = make_interrupter()
+    lease = Lease(LockSpec(f"of {ttl}", ttl), "t", 1, sent_at or now(), interrupter.on_lost)
+    interrupter.arm(lease, raise_loss=True)
     return interrupter, lease
 
 
@@ -116,10 +116,10 @@ def test_a_child_trusts_its_lease_no_longer_than_the_main_process_renews_it() ->
     """Which goes on with the task's ttl: beyond it another may have the lock."""
     locks = Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
     spec = LockSpec("a", 4.0)
-    ask = AcquireRequest(
+    request = AcquireRequest(
         spec, Holder(), "token", now(), lease_class=RemotelyRenewedLease, renewed_elsewhere=True
     )
-    lease: Any = locks.follow(locks.operations.acquire(ask))
+    lease: Any = locks.run(locks.operations.acquire(request))
     lease.renew(60)
     assert lease.remaining <= 4
     lease.renew(2)

@@ -76,13 +76,13 @@ def test_renewal_sent_earlier_does_not_move_it_back(clock: Clock) -> None:
 
 def test_shorter_ttl_counts_before_the_answer(clock: Clock) -> None:
     lease = a_lease(clock, ttl=30)
-    lease.retime(2, clock.time)
+    lease.change_ttl(2, clock.time)
     assert lease.deadline == trusted_until(clock.time, 2)
 
 
 def test_longer_ttl_counts_with_the_answer_only(clock: Clock) -> None:
     lease = a_lease(clock, ttl=10)
-    lease.retime(30, clock.time)
+    lease.change_ttl(30, clock.time)
     assert lease.deadline == trusted_until(clock.time, 10)
     lease.mark_renewed(clock.time)
     assert lease.deadline == trusted_until(clock.time, 30)
@@ -92,7 +92,7 @@ def test_renewal_with_the_ttl_of_before_never_lengthens(clock: Clock) -> None:
     """Which of the two the store did last is not known, so the nearer one is believed."""
     lease = a_lease(clock, ttl=2)
     sent = clock.time
-    lease.retime(30, sent)
+    lease.change_ttl(30, sent)
     lease.mark_renewed(sent, 30)
     lease.mark_renewed(sent, 2)
     assert lease.deadline == trusted_until(sent, 2)
@@ -196,7 +196,7 @@ def test_a_fork_does_not_inherit_a_lock_that_a_thread_has(
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lease._ending:
+        with lease._end_lock:
             held.set()
             over.wait(30)
 

@@ -64,14 +64,14 @@ def test_a_pickled_result_is_never_loaded(
 def test_a_result_is_kept_with_any_serializer(serializer: str) -> None:
     """Where results are pickled, those kept here are JSON."""
     once = once_with(result_serializer=serializer, accept_content=[serializer])
-    kept = once.done("token", {"paid": [1, "é"]})
+    kept = once.completed_mark("token", {"paid": [1, "é"]})
     assert "python-serialize" not in kept.value
     assert once.repeat(kept.value).result == {"paid": [1, "é"]}
 
 
 def test_a_result_of_another_serializer_is_not_read() -> None:
     """Only what this app writes itself: nobody else writes these marks."""
-    kept = once_with(result_serializer="yaml").done("token", 1)
+    kept = once_with(result_serializer="yaml").completed_mark("token", 1)
     assert (
         not once_with(result_serializer="json", accept_content=ANYTHING)
         .repeat(kept.value)

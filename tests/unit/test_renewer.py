@@ -16,6 +16,7 @@ from celery_locks.core import renewal_job as renewals_module
 from celery_locks.core import renewer as module
 from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease, State
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewal_job import ServerRenewals
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LeaseLost, LockUnavailable
@@ -206,7 +207,7 @@ def test_calls_end_before_the_deadline(renewer: Still, store: Store, clock: Cloc
     renewer.add(kept, store, LockCommands("p"))
     clock.time += 9 - 0.5
     renewer.turn()
-    assert store.calls[0].budget <= kept._since + 9 - clock.time
+    assert store.calls[0].budget <= kept._sent_at + 9 - clock.time
 
 
 def test_lost_one_is_told_and_the_others_go_on(renewer: Still, store: Store, clock: Clock) -> None:
@@ -255,7 +256,7 @@ def test_ttl_changed_during_a_renewal_is_renewed_again_at_once(
 ) -> None:
     kept = lease(clock, ttl=3)
     renewer.add(kept, store, LockCommands("p"))
-    store.meanwhile = lambda: kept.retime(30, clock.time) if kept.ttl == 3 else None
+    store.meanwhile = lambda: kept.change_ttl(30, clock.time) if kept.ttl == 3 else None
     clock.time += 1
     renewer.turn()
     assert renewer.first_due() <= clock.time
@@ -281,7 +282,7 @@ def test_rescheduled_lease_is_due_by_its_new_ttl(
 ) -> None:
     kept = lease(clock, ttl=30)
     renewer.add(kept, store, LockCommands("p"))
-    kept.retime(3, clock.time)
+    kept.change_ttl(3, clock.time)
     renewer.reschedule(kept.token)
     assert renewer.first_due() == pytest.approx(clock.time + 1)
     renewer.reschedule("unknown")
@@ -291,7 +292,7 @@ def test_pending_release_is_sent_when_the_store_is_back(
     renewer: Still, store: Store, clock: Clock
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
     renewer.turn()
     renewer.turn()
     assert len(store.calls) == 1
@@ -307,13 +308,15 @@ def test_pending_release_is_sent_when_the_store_is_back(
 def test_debt_that_grows_while_it_is_paid_is_paid_as_it_is_then(
     renewer: Still, store: Store, clock: Clock
 ) -> None:
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
     mark = Mark("d:j", 1, 60.0)
     perform = store.perform
 
     def owe_more(call: Any) -> Any:
         store.perform = perform  # type: ignore[method-assign]
-        renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5, marks=[mark])
+        renewer.release_later(
+            PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5, marks=[mark])
+        )
         return perform(call)
 
     store.perform = owe_more  # type: ignore[method-assign]
@@ -327,7 +330,7 @@ def test_debt_that_dies_with_its_process_is_told(
     renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 5)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 5))
     renewer.turn()
     with caplog.at_level(logging.WARNING, "celery_locks"):
         renewer.wait_idle(0.0)
@@ -338,7 +341,7 @@ def test_debt_is_dropped_when_the_lock_lapsed_anyway(
     renewer: Still, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = LockUnavailable("down")
-    renewer.release_later("a", "t", store, LockCommands("p"), clock.time + 1)
+    renewer.release_later(PendingRelease("a", "t", store, LockCommands("p"), clock.time + 1))
     with caplog.at_level(logging.WARNING, "celery_locks"):
         for _ in range(20):
             renewer.turn()

@@ -14,6 +14,7 @@ import pytest
 from celery_locks.clock import now
 from celery_locks.core.background import BackgroundThread
 from celery_locks.core.lease import Lease
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import Renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.commands.locks import LockCommands
@@ -81,8 +82,8 @@ def test_pending_release_of_an_impossible_name_is_dropped_after_one_line(
 ) -> None:
     """One such message made the thread spin for an hour, and renew nothing."""
     store = Store()
-    renewer.release_later(name, "t", store, COMMANDS, now() + 3600)
-    renewer.release_later("other", "u", store, COMMANDS, now() + 3600)
+    renewer.release_later(PendingRelease(name, "t", store, COMMANDS, now() + 3600))
+    renewer.release_later(PendingRelease("other", "u", store, COMMANDS, now() + 3600))
     wait_renewed(kept(renewer, store))
     assert store.released == ["other"]
     assert len(caplog.records) == 1, caplog.text
@@ -95,7 +96,9 @@ def test_pending_release_no_call_can_be_made_of_is_dropped(
 ) -> None:
     """With one shard no name is looked at before the call is made."""
     releases, store, renewer = still._pending_releases, Store(), still
-    renewer.release_later(name, "t", store, LockCommands("p"), now() + 3600, marks=[("too short",)])  # type: ignore[list-item]
+    renewer.release_later(
+        PendingRelease(name, "t", store, LockCommands("p"), now() + 3600, marks=[("too short",)])
+    )  # type: ignore[list-item]
     for _ in range(3):
         releases.flush(SERVER, lambda calls: 0.1)
     assert releases == {}
@@ -112,7 +115,7 @@ def test_pending_release_that_fails_in_an_unforeseen_way_is_logged_once_and_trie
         *(name for name in map(str, range(99)) if COMMANDS.root(name) == COMMANDS.root("bad")),
     ]
     for name in names[:4]:
-        renewer.release_later(name, f"t-{name}", store, COMMANDS, now() + 3600)
+        renewer.release_later(PendingRelease(name, f"t-{name}", store, COMMANDS, now() + 3600))
     pauses = []
     for _ in range(4):
         releases.flush(SERVER, lambda calls: 0.1)

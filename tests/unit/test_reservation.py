@@ -11,6 +11,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 
 from celery_locks import Holder, LockConflict, LockedTask
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration import reservation as module
@@ -56,9 +57,9 @@ def released(monkeypatch: pytest.MonkeyPatch, app: Celery) -> list[tuple[str, st
     calls: list[tuple[str, str]] = []
     release_later = renewer.release_later
 
-    def record(name: str, token: str, *args: Any, **kwargs: Any) -> None:
-        calls.append((name, token))
-        release_later(name, token, *args, **kwargs)
+    def record(release: PendingRelease) -> None:
+        calls.append((release.name, release.token))
+        release_later(release)
 
     monkeypatch.setattr(renewer, "release_later", record)
     locks = locks_of(app)
@@ -98,7 +99,7 @@ def test_run_in_another_shard_releases_it_apart(
     app: Celery, released: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A publisher with other options may have reserved a name on another server of a cluster."""
-    monkeypatch.setattr(Reservation, "freed_by", lambda *_: ("", ""))
+    monkeypatch.setattr(Reservation, "released_by_acquire", lambda *_: ("", ""))
     assert run(app) == "a"
     assert released == [(NAME, TOKEN)]
 
@@ -207,7 +208,7 @@ def test_release_happens_once_and_not_after_a_hand_over(app: Celery, released: A
     reservation.release()
     reservation.release()
     other = Reservation(NAME, TOKEN, app)
-    other.hand_over()
+    other.pass_on()
     other.release()
     assert released == [(NAME, TOKEN)]
 
@@ -216,8 +217,8 @@ def test_interrupted_release_is_repeated(app: Celery, monkeypatch: pytest.Monkey
     """A time limit may interrupt between any two lines, and ``after_return`` comes after it."""
     calls: list[str] = []
 
-    def interrupted(name: str, *_: Any) -> None:
-        calls.append(name)
+    def interrupted(release: PendingRelease) -> None:
+        calls.append(release.name)
         if len(calls) == 1:
             raise KeyboardInterrupt
 

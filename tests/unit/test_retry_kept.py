@@ -11,10 +11,12 @@ import pytest
 from celery import Celery
 from celery.exceptions import Retry
 
+from celery_locks import LockedTask, current_lease
 from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app import AppLocks
 from celery_locks.integration.execution import Execution
 from celery_locks.store.commands.requests import reservation_token
+from celery_locks.testing import in_memory_locks
 from tests.support.waiting import wait_until
 
 
@@ -42,7 +44,7 @@ def test_a_lock_is_kept_until_the_retry_is_due_and_a_ttl_more(when: Any) -> None
     execution = object.__new__(Execution)
     execution.options = SimpleNamespace(on_retry="keep", scope="running", ttl=3.0)  # type: ignore[assignment]
     execution.task = SimpleNamespace(app=Celery(set_as_current=False))
-    assert execution._kept_over(Retry(when=when())) == pytest.approx(13, abs=1)
+    assert execution._seconds_to_keep(Retry(when=when())) == pytest.approx(13, abs=1)
 
 
 def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_token_later(
@@ -60,6 +62,21 @@ def test_a_reservation_that_could_not_be_kept_in_time_is_kept_under_its_own_toke
 
     monkeypatch.setattr(locks._store, "perform", away)
     with pytest.raises(LockUnavailable):
-        locks.give_back(lease, (), 30.0, reservation_token("job"))
+        locks.run(locks.operations.release(lease, (), 30.0, reservation_token("job")))
     wait_until(lambda: [h.token for h in locks.holders("a")] == [reservation_token("job")])
     locks.close()
+
+
+def test_end_of_a_task_releases_its_lock_also_if_the_body_entered_it_and_did_not_leave() -> None:
+    """A forgotten reentrant acquire must not keep the lock for as long as the worker lives."""
+    app = Celery(set_as_current=False, broker="memory://")
+
+    @app.task(base=LockedTask, shared=False, lock_key="a")
+    def enter_again() -> bool:
+        lease = locks.acquire("a", reentrant=True)
+        return lease is current_lease()
+
+    with in_memory_locks(app) as locks:
+        assert enter_again.apply().get() is True
+        assert locks.holders("a") == ()
+    app.close()

@@ -75,10 +75,10 @@ def test_a_frozen_broker_does_not_delay_the_supervision(
     task = app.tasks["job"]
     monkeypatch.setattr(task, "acks_late", True)
     try:
-        supervisor.add(Request(task, "first"), children=True)
+        supervisor.add(Request(task, "first"), in_child=True)
         assert message.began.wait(30)
         monkeypatch.setattr(module.UnackedMessage, "of", lambda request: None)
-        supervisor.add(Request(task, "second"), children=True)
+        supervisor.add(Request(task, "second"), in_child=True)
         entry = supervisor._supervised["second"]
         wait_until(lambda: entry.ttl > 0, what="the supervisor to look at the second task")
     finally:

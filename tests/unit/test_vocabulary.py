@@ -36,7 +36,7 @@ FORMER = {
     "ear": "subscription",
     "flow": "operation",
     "flows": "operations",
-    "giving": "prepare_release",
+    "giving": "release",
     "greetings": "handshake",
     "hints": "recent answers",
     "keeper": "renewer",

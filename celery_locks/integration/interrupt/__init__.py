@@ -38,11 +38,11 @@ from celery_locks.integration.interrupt.other_thread import InjectedError, Other
 from celery_locks.integration.interrupt.remotely_renewed_lease import RemotelyRenewedLease
 
 
-def interrupter_here() -> Interrupter:
+def make_interrupter() -> Interrupter:
     """Return an interrupter for a task in the calling thread or greenlet."""
     if is_green():
         return GreenletInterrupter() if is_gevent() else Interrupter()
     return MainThreadInterrupter() if SIGNAL and is_main_thread() else OtherThreadInterrupter()
 
 
-__all__ = ["SIGNAL", "InjectedError", "Interrupter", "RemotelyRenewedLease", "interrupter_here"]
+__all__ = ["SIGNAL", "InjectedError", "Interrupter", "RemotelyRenewedLease", "make_interrupter"]

@@ -12,25 +12,25 @@ class Interrupter:
     """Raises a loss or a stop request in one run of a task.
 
     It is created in the run's thread before the lock is acquired. ``arm`` is called before the
-    task's own code and ``disarm`` after it; errors are raised only in between. ``lost`` and
-    ``stop`` are the lease's callbacks, called in any thread. This base class raises nothing
+    task's own code and ``disarm`` after it; errors are raised only in between. ``on_lost`` and
+    ``on_stop`` are the lease's callbacks, called in any thread. This base class raises nothing
     (eventlet).
     """
 
-    _raises = _stops = False
+    _raises_loss = _raises_stop = False
 
-    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
-        self._raises, self._stops = raises, stops
+    def arm(self, lease: Lease, *, raise_loss: bool, raise_stop: bool = False) -> None:
+        self._raises_loss, self._raises_stop = raise_loss, raise_stop
 
     def disarm(self) -> None:
-        self._raises = self._stops = False
+        self._raises_loss = self._raises_stop = False
 
-    def lost(self, lease: BaseLease, error: LeaseLost) -> None:
-        if self._raises:
+    def on_lost(self, lease: BaseLease, error: LeaseLost) -> None:
+        if self._raises_loss:
             self._deliver(error)
 
-    def stop(self, lease: BaseLease, error: StopRequested) -> None:
-        if self._stops:
+    def on_stop(self, lease: BaseLease, error: StopRequested) -> None:
+        if self._raises_stop:
             self._deliver(error)
 
     def _deliver(self, error: Interruption) -> None:

@@ -29,12 +29,12 @@ class GreenletInterrupter(Interrupter):
     def __init__(self) -> None:
         gevent: Any = sys.modules["gevent"]
         self._hub, self._task = gevent.get_hub(), gevent.getcurrent()
-        self._home = threading.get_ident()
+        self._thread_id = threading.get_ident()
 
     def _deliver(self, error: Interruption) -> None:
-        if threading.get_ident() != self._home:
+        if threading.get_ident() != self._thread_id:
             self._hub.loop.run_callback_threadsafe(self._throw, error)
 
     def _throw(self, error: Interruption) -> None:
-        if self._raises or self._stops:
+        if self._raises_loss or self._raises_stop:
             self._task.throw(error)

@@ -54,10 +54,10 @@ class MainThreadInterrupter(Interrupter):
             signal.signal(SIGNAL, _on_signal)
             _timer = _Timer()
 
-    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
-        self._raises, self._stops, self._lease = raises, stops, lease
-        kinds = _running[lease] = {"lost"} if raises else set()
-        if stops:
+    def arm(self, lease: Lease, *, raise_loss: bool, raise_stop: bool = False) -> None:
+        self._raises_loss, self._raises_stop, self._lease = raise_loss, raise_stop, lease
+        kinds = _running[lease] = {"lost"} if raise_loss else set()
+        if raise_stop:
             kinds.add("stop")
         if _timer and _due(lease) < _timer.fires_at:
             _timer.fire_at(min(map(_due, _running)))

@@ -13,9 +13,9 @@ from celery_locks.unpatched import native_lock
 
 
 class InjectedError(LockError):
-    """An error raised from another thread; ``Execution`` replaces it by the ``plain`` one."""
+    """An error raised from another thread; ``Execution`` raises the ``original`` instead."""
 
-    plain: Interruption
+    original: Interruption
 
 
 def _without_arguments(error: Interruption) -> type[InjectedError]:
@@ -28,7 +28,7 @@ def _without_arguments(error: Interruption) -> type[InjectedError]:
     def __init__(self: Any) -> None:
         kind.__init__(self, *error.args)
 
-    return type(kind.__name__, (InjectedError, kind), {"__init__": __init__, "plain": error})
+    return type(kind.__name__, (InjectedError, kind), {"__init__": __init__, "original": error})
 
 
 class OtherThreadInterrupter(Interrupter):
@@ -37,23 +37,25 @@ class OtherThreadInterrupter(Interrupter):
     _is_delivered = False
 
     def __init__(self) -> None:
-        self._home = threading.get_ident()
+        self._thread_id = threading.get_ident()
         self._lock = native_lock()
 
-    def arm(self, lease: Lease, *, raises: bool, stops: bool = False) -> None:
+    def arm(self, lease: Lease, *, raise_loss: bool, raise_stop: bool = False) -> None:
         with self._lock:
-            self._raises, self._stops = raises, stops
+            self._raises_loss, self._raises_stop = raise_loss, raise_stop
 
     def disarm(self) -> None:
         """Raise nothing from now on, also not what was delivered and not raised yet."""
         with self._lock:
-            self._raises = self._stops = False
+            self._raises_loss = self._raises_stop = False
         if self._is_delivered:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), None)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), None)
 
     def _deliver(self, error: Interruption) -> None:
         with self._lock:
-            if threading.get_ident() != self._home and (self._raises or self._stops):
+            if threading.get_ident() != self._thread_id and (
+                self._raises_loss or self._raises_stop
+            ):
                 self._is_delivered = True
                 kind = ctypes.py_object(_without_arguments(error))
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._home), kind)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), kind)

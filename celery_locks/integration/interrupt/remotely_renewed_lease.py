@@ -12,25 +12,25 @@ class RemotelyRenewedLease(Lease):
 
     _longest = 0.0
 
-    def retime(self, ttl: float, sent_at: float) -> None:
+    def change_ttl(self, ttl: float, sent_at: float) -> None:
         """Use at most the first ttl: the main process renews with that one."""
         self._longest = self._longest or self.ttl
-        super().retime(min(ttl, self._longest), sent_at)
+        super().change_ttl(min(ttl, self._longest), sent_at)
 
     def check(self) -> None:
-        if self._end is None and now() >= self.deadline:
+        if self._final_state is None and now() >= self.deadline:
             self.refresh()
         super().check()
 
     def check_renewable(self) -> None:
         """Allow a renewal also past the deadline: it tells whether the lease is lost."""
-        if self._end:
+        if self._final_state:
             super().check()
 
     @property
     def state(self) -> State:
         """The state known in this process; the main process may have renewed the lease since."""
-        return self._end or State.HELD
+        return self._final_state or State.HELD
 
     def refresh(self) -> None:
         """Renew, to learn whether the lease is still held. Sets LOST if it is not."""

@@ -1,0 +1,124 @@
+"""Release, written once for ``Locks`` and ``AsyncLocks``. No I/O.
+
+A release that fails or is interrupted is handed to the renewer, which tries it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Generic
+
+from celery_locks import events
+from celery_locks.clock import now
+from celery_locks.core.lease import BaseLease, State
+from celery_locks.core.owners import current_owner
+from celery_locks.core.pending_releases import PendingRelease
+from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import L
+from celery_locks.errors import LockUnavailable
+from celery_locks.store.calls import Operation, Store
+from celery_locks.store.commands.locks import LockCommands, budget_of
+from celery_locks.store.commands.requests import Mark
+
+# Seconds for which a mark that could not be written is tried again, so that completed work counts.
+RETRY_MARKS_FOR = 600.0
+
+
+class ReleaseOperations(Generic[L]):
+    """The operations that release; ``background_store`` sends what has to be tried again."""
+
+    def __init__(self, background_store: Store, commands: LockCommands) -> None:
+        self._background_store = background_store
+        self.commands = commands
+
+    def release(
+        self,
+        lease: L,
+        marks: Sequence[Mark] = (),
+        keep_for: float = 0.0,
+        next_token: str = "",
+    ) -> Operation[bool]:
+        """Release, whoever has entered it; return True if the lock was ours until now.
+
+        Leave the ``marks`` behind. ``keep_for`` leaves the slot taken for that many seconds, under
+        the token ``next_token`` or one that nobody knows.
+        """
+        try:
+            if not lease.begin_release():
+                return False
+            renewer.discard(lease.token)
+            kept_seconds, history_note = lease.release_arguments(keep_for)
+            was_ours: bool = yield self.commands.release(
+                lease.name,
+                lease.token,
+                keep=kept_seconds,
+                keep_as=next_token,
+                marks=marks,
+                past=history_note,
+                budget=budget_of(lease.ttl),
+            )
+            if events.is_wanted("released"):
+                lease.emit("released", held_for=lease.held_for, ours=was_ours)
+            return was_ours
+        except BaseException:
+            self._defer_release(lease, marks, keep_for, next_token)
+            raise
+
+    def release_entry(self, lease: L, entry: str = "") -> Operation[bool]:
+        """End one reentrant acquire, ``entry`` if it is one; without any, release the lease."""
+        if lease.entries and not lease.is_foreign():
+            lease.entries -= {entry} & lease.entries or {min(lease.entries)}
+            return True
+        return (yield from self.release(lease))
+
+    def _defer_release(
+        self,
+        lease: BaseLease,
+        marks: Sequence[Mark] = (),
+        keep_for: float = 0.0,
+        next_token: str = "",
+    ) -> None:
+        """Hand the release to the renewer: the call failed, or a time limit interrupted it."""
+        if lease.is_foreign():
+            return
+        renewer.discard(lease.token)
+        if lease.owner:
+            lease.owner.leases.pop(lease.token, None)
+            lease.owner.change_id()
+        kept_seconds, history_note = lease.release_arguments(keep_for)
+        # Not the lease's deadline: another process may have renewed it since.
+        give_up_at = now() + lease.ttl
+        give_up_at += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
+        renewer.release_later(
+            PendingRelease(
+                lease.name,
+                lease.token,
+                self._background_store,
+                self.commands,
+                give_up_at,
+                kept_until=now() + kept_seconds,
+                next_token=next_token,
+                marks=marks,
+                history_note=history_note,
+            )
+        )
+
+    def exit_hold(self, lease: L | None, failed: bool, entry: str) -> Operation[None]:
+        """End a ``hold`` block: raise a loss unless the block itself raises."""
+        if lease is None:
+            return
+        lost = lease.state is State.LOST
+        # If the server cannot be reached, the renewer tries again and has logged it.
+        with suppress(LockUnavailable):
+            yield from self.release_entry(lease, entry)
+        if lost and not failed:
+            raise lease.loss("it ended before the block did; another may have run beside it")
+
+    def release_if_acquired(self, token: str) -> None:
+        """Have the renewer release what was acquired with this token, because its caller cannot."""
+        for entered in list(current_owner().leases.values()):
+            entered.entries -= {token}
+        lease = renewer.lease_of(token)
+        if lease and lease.begin_release():
+            self._defer_release(lease)
