@@ -1,4 +1,4 @@
-"""The page docs/how-it-works.md names functions that exist, and its diagrams are up to date."""
+"""The page docs/project/how-it-works.md names functions that exist, and its diagrams are up to date."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/how-it-works.md"
-DIAGRAMS = ROOT / "docs/diagrams"
+PAGE = ROOT / "docs/project/how-it-works.md"
+DIAGRAMS = ROOT / "docs/project/diagrams"
 SCRIPTS = ROOT / "celery_locks/store/scripts"
 SOURCES = sorted(DIAGRAMS.glob("*.txt"))
 DOTTED = re.compile(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`")
@@ -64,7 +64,7 @@ def test_every_diagram_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_picture_is_drawn_from_its_source(source: Path) -> None:
-    """Run docs/diagrams/draw.py after a change."""
+    """Run docs/project/diagrams/draw.py after a change."""
     assert source.with_suffix(".svg").read_text() == draw.render(draw.parse(source.read_text()))
 
 

@@ -1,6 +1,6 @@
 """Draw the sequence diagrams of the documentation: every ``*.txt`` here becomes an ``*.svg``.
 
-    python docs/diagrams/draw.py
+    python docs/project/diagrams/draw.py
 
 A source has one line for each thing:
 
