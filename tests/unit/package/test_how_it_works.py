@@ -1,4 +1,4 @@
-"""The page docs/project/how-it-works.md names functions that exist, and its diagrams are up to date."""
+"""The page docs/project/how-it-works.md names functions that exist; its diagrams are current."""
 
 from __future__ import annotations
 
