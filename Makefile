@@ -42,7 +42,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/acceptance tests/docs tests/browser tests/integration tests/contract $(ARGS)
+		tests/docs tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -55,10 +55,11 @@ test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis 
 on-oldest: $(VENV)/oldest
 	@$(BIN)/redis-server --version
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -W ignore::ResourceWarning \
-		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/test_testing_in_memory.py \
-		$(patsubst %,tests/contract/test_%.py,acquire lease_life queue takeover clients) \
-		tests/unit/test_memory.py tests/acceptance/test_smoke.py \
-		tests/acceptance/worker/test_ways_to_lock.py -k "not cluster and not sentinel" $(ARGS)
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/unit/testing/test_in_memory.py \
+		$(patsubst %,tests/contract/test_%.py,acquire lease queue takeover clients) \
+		tests/unit/integration/test_execution_memory.py tests/acceptance/test_smoke.py \
+		$(patsubst %,tests/acceptance/worker/test_%.py,in_memory_locks ways_to_lock) \
+		-k "not cluster and not sentinel" $(ARGS)
 
 test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; needs a Docker engine
 	@$(BIN)/python -m pytest -c tests/docker/pytest.ini --rootdir=. tests/docker -rs $(ARGS)
@@ -70,7 +71,7 @@ check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy celery_locks
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+	$(BIN)/python -m pytest -q tests/unit/package/test_architecture.py
 
 # Always from nothing: the reference is made from the code, and an old page must not survive.
 docs: $(VENV)/.dev ## build the documentation into docs/_build/html; a warning is an error

@@ -10,6 +10,7 @@ from benchmarks.servertime import Watched, watch
 from benchmarks.timing import MICROSECOND, in_turns, p50
 from celery_locks import Holder, Locks
 from celery_locks.store import scripts
+from celery_locks.store.calls import run_sync
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
@@ -63,7 +64,8 @@ def _take(server: EmbeddedServer, count: int) -> None:
                 call = COMMANDS.acquire(
                     LockSpec(_name(number), TTL), _token(number), _holder(number)
                 )
-                pipeline.evalsha(scripts.ACQUIRE.sha, 1, call.root, *call.args)
+                keys = (*scripts.ACQUIRE.shard_keys(call.root), *call.keys)
+                pipeline.evalsha(scripts.ACQUIRE.sha, len(keys), *keys, *call.args)
             assert all(isinstance(fence, int) for fence in pipeline.execute())
 
 
@@ -109,13 +111,13 @@ def _listing(report: Report, server: EmbeddedServer, small: EmbeddedServer) -> N
 
 
 def _first_page(locks: Locks) -> None:
-    assert locks.perform(locks.commands.page()).locks
+    assert locks.run(locks.commands.page()).locks
 
 
 def _list_all(watched: Watched) -> None:
     cursor, seen = "", 0
     while True:
-        page = watched.perform(COMMANDS.page(cursor))
+        page = run_sync(COMMANDS.page(cursor), watched.perform)
         cursor, seen = page.cursor, seen + len(page.locks)
         if not cursor:
             break

@@ -65,7 +65,7 @@ def _bare_on_ours(server: EmbeddedServer, locks: Locks) -> dict[str, Callable[[]
     numbers = count()
 
     def call(command: PlainCommand, key: str, *args: str | int) -> object:
-        return locks.perform(Call(command, key, args, lambda reply: reply, 3.0))
+        return locks.perform(Call(command, key, (key,), args, lambda reply: reply, 3.0))
 
     spop, lpop, put = PlainCommand("SPOP"), PlainCommand("LPOP"), PlainCommand("SET")
     return {

@@ -19,7 +19,7 @@ import pytest
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import DIRECTORY_VARIABLE
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
-from tests.support.leftovers import processes_in
+from tests.support.processes import processes_in
 from tests.support.waiting import wait_until
 
 # A shell's background job ignores Ctrl-C, and so would every child that a test interrupts.

@@ -68,7 +68,7 @@ def _all(locks: Locks, *, lapsed: bool = False) -> Iterator[LockInfo]:
     seen: set[str] = set()
     cursor = ""
     while True:
-        page: LockPage = locks.perform(locks.commands.page(cursor, lapsed=lapsed))
+        page: LockPage = locks.run(locks.commands.page(cursor, lapsed=lapsed))
         for info in page.locks:
             if info.name not in seen:
                 seen.add(info.name)

@@ -54,7 +54,7 @@ def read_tallies(locks: Locks) -> dict[str, Tally]:
     """Count the locks that are held or waited for now, by task; those of plain code under ""."""
     commands, found, cursor = MetricsCommands(locks.commands), {"": Tally()}, "0:0"
     while cursor:
-        page, cursor = locks.perform(commands.tally(cursor))
+        page, cursor = locks.run(commands.tally(cursor))
         for task, tally in page:
             name = task if task in found or len(found) < _MOST_TASKS else _OTHER
             found[name] = found.get(name, Tally()) + tally

@@ -1,9 +1,9 @@
 """Remove entries that the store no longer needs, in steps short enough that nobody waits for them.
 
-Each acquire removes some lapsed entries. This removes the rest, where nobody acquires any more:
-records of holders and waiters that are gone, names without any, stop requests to holders that are
-gone, and index entries of completed work whose mark has expired. Revocation notes expire by
-themselves.
+Processes that hold locks remove lapsed names in the background (``core/cleanup_job.py``). This also
+works where none runs, and removes the rest: records of holders and waiters that are gone, names
+without any, and index entries of completed work whose mark has expired. Notices to holders expire
+by themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def trim(locks: Locks, *, dry_run: bool = False) -> int:
 def _trim_part(locks: Locks, root: str, part: str, dry_run: bool) -> int:
     commands, total, cursor = AdminCommands(locks.commands), 0, "0"
     while True:
-        step: PruneStep = locks.perform(commands.prune(root, part, cursor, dry_run=dry_run))
+        step: PruneStep = locks.run(commands.prune(root, part, cursor, dry_run=dry_run))
         total, cursor = total + step.entries, step.cursor
         if cursor == "0":
             return total

@@ -150,4 +150,5 @@ class AsyncLocks:
         return await run_async(operation, self._store.perform)
 
     async def close(self) -> None:
+        self.operations.close()
         await self._store.close()

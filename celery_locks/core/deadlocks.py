@@ -40,7 +40,7 @@ def read_waits(
     while new and len(seen_owners) <= _MOST_OWNERS:
         found: list[Wait] = []
         for root in roots:
-            found += yield commands.waits(root, sorted(new))
+            found += yield from commands.waits(root, sorted(new))
         waits |= {wait.owner: wait for wait in found}
         new = {
             holder.owner for wait in found for holder in wait.holders if holder.owner

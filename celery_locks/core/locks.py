@@ -203,4 +203,5 @@ class Locks:
 
     def close(self) -> None:
         """Close idle connections; held locks stay held and renewed."""
+        self.operations.close()
         self._store.close()

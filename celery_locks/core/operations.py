@@ -7,6 +7,7 @@ been granted although no reply came is handed to the renewer, which releases it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -30,7 +31,7 @@ from celery_locks.errors import (
 )
 from celery_locks.store.calls import AsyncStore, Operation, Store
 from celery_locks.store.commands.locks import LockCommands, budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended, Rejection
 from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
@@ -98,7 +99,7 @@ class Operations(ReleaseOperations[L]):
                 if is_same_lock and self._is_enterable(lease):
                     return self._enter(lease, token)
         answer = yield from self.acquire(request)
-        assert not isinstance(answer, Done)  # only requests with extras get it
+        assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
         if not isinstance(answer, Conflict) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
@@ -122,7 +123,7 @@ class Operations(ReleaseOperations[L]):
         lease.entries |= {token}
         return lease
 
-    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Done]:
+    def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Rejection]:
         try:
             if request.spec.wait:
                 answer, sent_at, valid_for = yield from wait_in_queue(self.commands, request)
@@ -141,11 +142,11 @@ class Operations(ReleaseOperations[L]):
     def _on_reply(
         self,
         request: AcquireRequest[L],
-        answer: int | Conflict | Done,
+        answer: int | Conflict | Rejection,
         sent_at: float,
         valid_for: float | None = None,
-    ) -> L | Conflict | Done:
-        """Turn the reply to a call of ``sent_at`` into a lease, a conflict, or what is done.
+    ) -> L | Conflict | Rejection:
+        """Turn the reply to a call of ``sent_at`` into a lease, a conflict or a rejection.
 
         A grant is valid for ``valid_for`` seconds, by default for the whole ttl.
         """
@@ -192,20 +193,26 @@ class Operations(ReleaseOperations[L]):
                 request.owner.change_id()
             # Remove a mark that says that the work has begun: it has not.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
-            renewer.release_later(
-                PendingRelease(
-                    request.spec.name,
-                    request.token,
-                    self._background_store,
-                    self.commands,
-                    now() + request.spec.ttl,
-                    repeat_until_expired=True,
-                    marks=marks,
-                )
-            )
+            self.release_grant_later(request.spec.name, request.token, request.spec.ttl, marks)
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
             _emit("unavailable", request, why=str(error), **permanent)
+
+    def release_grant_later(
+        self, name: str, token: str, ttl: float, marks: Sequence[Mark] = ()
+    ) -> None:
+        """Have the background thread release what this token has acquired, or may yet acquire."""
+        renewer.release_later(
+            PendingRelease(
+                name,
+                token,
+                self._background_store,
+                self.commands,
+                now() + ttl,
+                repeat_until_expired=True,
+                marks=marks,
+            )
+        )
 
     def renew(self, lease: L, ttl: float | None) -> Operation[None]:
         if lease.is_foreign():
@@ -220,14 +227,14 @@ class Operations(ReleaseOperations[L]):
             lease.change_ttl(ttl, sent_at)
             renewer.reschedule(lease.token)
         renewal = Renewal(lease.name, lease.token, lease.ttl)
-        lost = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
-        if lost:
+        reply = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
+        if reply.lost:
             renewer.discard(lease.token)
-            lease.lose(NOT_ON_SERVER, lost.revoked.get(lease.token))
+            lease.lose(NOT_ON_SERVER, reply.revoked.get(lease.token))
             lease.check()
         lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
-        if lost.stops:
+        if reply.stops:
             lease.request_stop()
 
     def stop(self, name: str, token: str | None) -> Operation[tuple[Holder, ...]]:
@@ -237,3 +244,7 @@ class Operations(ReleaseOperations[L]):
             name, token or "", request_id=new_token()
         )
         return asked_holders
+
+    def close(self) -> None:
+        """Make no further background calls but for held leases and pending releases."""
+        renewer.stop_cleanup(self._background_store)

@@ -54,10 +54,10 @@ class PendingRelease:
         return self.commands.release(
             self.name,
             self.token,
-            keep=max(0.0, self.kept_until - now()),
-            keep_as=self.next_token,
+            keep_for=max(0.0, self.kept_until - now()),
+            next_token=self.next_token,
             marks=self.marks,
-            past=self.history_note,
+            history_note=self.history_note,
             budget=budget,
         )
 

@@ -48,7 +48,7 @@ class Queries:
         found: dict[str, LockInfo] = {}
         cursor, at_end = "", False
         while not at_end:
-            page = yield self._commands.page(cursor)
+            page = yield from self._commands.page(cursor)
             for info in page.locks:
                 found.setdefault(info.name, info)
             cursor, at_end = page.cursor, not page.cursor

@@ -52,10 +52,10 @@ class ReleaseOperations(Generic[L]):
             was_ours: bool = yield self.commands.release(
                 lease.name,
                 lease.token,
-                keep=kept_seconds,
-                keep_as=next_token,
+                keep_for=kept_seconds,
+                next_token=next_token,
                 marks=marks,
-                past=history_note,
+                history_note=history_note,
                 budget=budget_of(lease.ttl),
             )
             if events.is_wanted("released"):

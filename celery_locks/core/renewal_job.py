@@ -18,7 +18,7 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.logs import Reports
 from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import CALL_LIMIT, RENEW_BATCH, LockCommands, budget_of
-from celery_locks.store.commands.replies import Lost
+from celery_locks.store.commands.replies import RenewReply
 from celery_locks.store.commands.requests import Renewal
 
 # A lease that would be due within this part of its interval is renewed along with the others.
@@ -114,7 +114,7 @@ class ServerRenewals:
         in_time = max(0.05, min(budget, min(it.lease.deadline for it in batch) - sent_at))
         renewals = [Renewal(it.lease.name, it.lease.token, it.lease.ttl) for it in batch]
         try:
-            lost = first.store.perform(first.commands.renew(renewals, in_time))
+            reply = first.store.perform(first.commands.renew(renewals, in_time))
         except Exception as error:  # noqa: BLE001
             if not isinstance(error, LockUnavailable):
                 self._reports.failure("renewing %d locks failed unexpectedly", len(batch))
@@ -126,7 +126,7 @@ class ServerRenewals:
                 self._run_guarded(partial(self._on_failure, entry, error))
             return
         for entry, renewal in zip(batch, renewals, strict=True):
-            self._run_guarded(partial(self._on_reply, entry, renewal, lost, sent_at))
+            self._run_guarded(partial(self._on_reply, entry, renewal, reply, sent_at))
 
     def _run_guarded(self, step: Callable[[], None]) -> None:
         """Run the step of one lease; its failure must not affect the others."""
@@ -135,14 +135,16 @@ class ServerRenewals:
         except BaseException:  # noqa: BLE001
             self._reports.failure("the lock renewer failed at a lease and continues")
 
-    def _on_reply(self, entry: RenewalEntry, renewal: Renewal, lost: Lost, sent_at: float) -> None:
-        if renewal.token in lost:
+    def _on_reply(
+        self, entry: RenewalEntry, renewal: Renewal, reply: RenewReply, sent_at: float
+    ) -> None:
+        if renewal.token in reply.lost:
             self._discard(entry)
-            entry.lease.lose(NOT_ON_SERVER, lost.revoked.get(renewal.token))
+            entry.lease.lose(NOT_ON_SERVER, reply.revoked.get(renewal.token))
             return
         entry.schedule(at_once=renewal.ttl != entry.lease.ttl)
         entry.lease.mark_renewed(sent_at, renewal.ttl)
-        if renewal.token in lost.stops:
+        if renewal.token in reply.stops:
             entry.lease.request_stop()
 
     def _on_failure(self, entry: RenewalEntry, error: Exception) -> None:

@@ -4,9 +4,10 @@ A lease is renewed a third of its ttl after its last renewal; the leases of one 
 share one call. A renewal that fails is tried again until the lease's deadline, then the lease is
 told that it is lost.
 
-Each server has its own background thread (``background.py``), which renews first and then sends the
-pending releases of that server. Other jobs run in further threads. So a slow or frozen server, be
-it a lock server or the broker, never delays the renewals on another one.
+Each server has its own background thread (``background.py``), which renews first, then sends the
+pending releases of that server and deletes lapsed names (``cleanup_job.py``). Other jobs run in
+further threads. So a slow or frozen server, be it a lock server or the broker, never delays the
+renewals on another one.
 
 The renewer holds the leases themselves: a lease that its user forgot lives until it is released.
 A renewal never creates a lock (``renew.lua`` changes only what exists). A forked child starts with
@@ -19,6 +20,7 @@ from collections.abc import Callable, Hashable
 
 from celery_locks.clock import now
 from celery_locks.core.background import BackgroundJob, BackgroundThread
+from celery_locks.core.cleanup_job import CleanupTargets, ServerCleanup
 from celery_locks.core.lease import BaseLease
 from celery_locks.core.pending_releases import PendingRelease, PendingReleases, ServerReleases
 from celery_locks.core.renewal_job import RenewalEntry, ServerRenewals, shortest_budget
@@ -38,6 +40,7 @@ class Renewer:
     def after_fork(self) -> None:
         self._entries: dict[str, RenewalEntry] = {}
         self._pending_releases = PendingReleases()
+        self._cleanup_targets = CleanupTargets()
         self._threads: dict[Hashable, BackgroundThread] = {}
         self._job_threads: dict[Hashable, BackgroundThread] = {}
         self._starting = native_rlock()
@@ -54,6 +57,7 @@ class Renewer:
         """Renew ``lease`` from now on, for the first time at ``due``."""
         entry = RenewalEntry(lease, store, commands, due or now() + lease.ttl / 3)
         self._entries[lease.token] = entry
+        self._cleanup_targets.add(store, commands)
         self._thread_of(store).wake_by(entry.due)
 
     def lease_of(self, token: str) -> BaseLease | None:
@@ -75,6 +79,10 @@ class Renewer:
         """Send this release as soon as the store can be reached."""
         self._pending_releases[release.token] = release
         self._thread_of(release.store).wake_by(now())
+
+    def stop_cleanup(self, store: Store) -> None:
+        """Delete no lapsed names through this store until it acquires again."""
+        self._cleanup_targets.discard(store)
 
     def wait_idle(self, seconds: float) -> None:
         """Wait until no job is due and no release is pending; for the end of a process."""
@@ -131,7 +139,11 @@ class Renewer:
     def _jobs_for(self, server: Hashable) -> list[BackgroundJob]:
         """Return the jobs of a server's thread; the renewals come first."""
         renewals = ServerRenewals(server, self._entries, self.reports)
-        return [renewals, ServerReleases(server, self._pending_releases, renewals.patience)]
+        return [
+            renewals,
+            ServerReleases(server, self._pending_releases, renewals.patience),
+            ServerCleanup(server, self._cleanup_targets, renewals.patience),
+        ]
 
     def patience(self) -> float:
         """Return how long a call of a job may take without losing a lease by waiting for it."""

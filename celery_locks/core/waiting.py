@@ -16,7 +16,7 @@ from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.store.calls import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.store.commands.locks import CLAIM, LockCommands, budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended, Rejection
 from celery_locks.types import Blocker, Conflict, Holder
 
 # A waiter that nobody wakes asks again after this time, and counts as gone after three times that.
@@ -26,7 +26,7 @@ ALIVE = 3 * REPOLL
 
 def wait_in_queue(
     commands: LockCommands, request: AcquireRequest[L]
-) -> Operation[tuple[int | Conflict | Done, float, float | None]]:
+) -> Operation[tuple[int | Conflict | Rejection, float, float | None]]:
     """Return the reply, when its call was sent, and how long a grant is valid (None: the ttl)."""
     spec, token, holder = request.spec, request.token, request.holder
     assert spec.wait
@@ -40,7 +40,8 @@ def wait_in_queue(
         if isinstance(answer, int):
             return answer, sent_at, None
         left = patience_ends - now()
-        is_final = isinstance(answer, Done) or left <= 0 or _is_pointless_wait(answer, holder)
+        is_rejected = isinstance(answer, Ended | Completed)
+        is_final = is_rejected or left <= 0 or _is_pointless_wait(answer, holder)
         if is_final or (request.reentrant and own_lease(answer)):
             if channel:  # it may have been handed the lock, or be in the queue
                 yield commands.release(spec.name, token, budget=budget)

@@ -32,7 +32,7 @@ from celery_locks.integration.reservation import NO_RESERVATION, Reservation, re
 from celery_locks.integration.times import seconds_until
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed, Ended, Rejection
 from celery_locks.store.commands.requests import AcquireExtras, Mark, ended_mark, reservation_token
 from celery_locks.types import Conflict, LockSpec
 
@@ -99,8 +99,10 @@ class Execution:
             # A time limit may interrupt between the grant and the assignment.
             self._release_if_acquired(name)
             raise
-        if isinstance(answer, Done):
-            return NotAcquired(self, name).on_done(answer)
+        if isinstance(answer, Completed):
+            return NotAcquired(self, name).on_completed(answer.mark)
+        if isinstance(answer, Ended):
+            return NotAcquired(self, name).on_ended(answer)
         if isinstance(answer, Conflict):
             return NotAcquired(self, name).on_conflict(answer)
         answer.on_stop = self._interrupter.on_stop
@@ -117,7 +119,9 @@ class Execution:
     def _release_if_acquired(self, name: str) -> None:
         renewer.discard(self.token)
         self._owner.leases.pop(self.token, None)
-        self.locks.release_later(name, self.token, self.options.ttl)
+        # As after a failed acquire, whose pending release this one replaces.
+        marks = self.once.unfinished_marks() if self.once else ()
+        self.locks.operations.release_grant_later(name, self.token, self.options.ttl, marks)
 
     def find_holding(self, name: str) -> Execution | None:
         """Return the execution that holds this lock: this one or an outer one."""
@@ -132,7 +136,7 @@ class Execution:
             outer = outer.outer
         return outer
 
-    def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Done:
+    def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Rejection:
         # The token from the main process, which renews the lock, is the outermost execution's.
         supervised_token = "" if self.outer else given_token(self.request.properties)
         self.token = supervised_token or new_token()
@@ -142,6 +146,7 @@ class Execution:
             self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
         self._interrupter = make_interrupter()
         has_extras = self._may_be_a_copy or self.header is not NO_HEADER or self.once
+        extras = self._extras(name) if has_extras else None  # may ask the server
         request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             self.holder,
@@ -151,7 +156,7 @@ class Execution:
             owner=self._owner,
             lease_class=RemotelyRenewedLease if supervised_token else Lease,
             renewed_elsewhere=bool(supervised_token),
-            extras=self._extras(name) if has_extras else None,
+            extras=extras,
             policy=self.options.on_conflict,
         )
         return self.locks.run(self.locks.operations.acquire(request))
@@ -159,7 +164,7 @@ class Execution:
     def _extras(self, name: str) -> AcquireExtras:
         """Return the additional checks and effects of the acquire; most messages have none."""
         return AcquireExtras(
-            reject_if_completed=self._may_be_a_copy or bool(self.reservation.token),
+            reject_if_ended=self._may_be_a_copy or bool(self.reservation.token),
             release_on_grant=self.reservation.released_by_acquire(name),
             supersede=self._find_replaced(),
             idempotency=self.once.check if self.once else None,
@@ -231,17 +236,17 @@ class Execution:
 
     def _call_body(self, body: Callable[..., Any], covered_by: Execution | None = None) -> Any:
         """Call the task's code without a lock of its own; ``covered_by`` holds one for it."""
-        token = current.set(covered_by or self)
+        previous = current.set(covered_by or self)
         try:
             return body(*self.args, **self.kwargs)
         finally:
-            current.reset(token)
+            current.reset(previous)
 
     def _seconds_to_keep(self, retry: Retry) -> float:
         """Seconds to keep the lock for a retry: until it is due, and a ttl more for the queue.
 
-        0 unless ``on_retry="keep"``. With ``queued+running`` the next attempt has a reservation
-        like any message.
+        0 unless ``on_retry="keep"`` or ``scope="queued+running"``: there the next attempt has a
+        reservation, like any message.
         """
         if self.options.on_retry != "keep" and not self._keeps_reservation:
             return 0.0

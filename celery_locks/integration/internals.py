@@ -2,8 +2,8 @@
 
 Each entry names the versions on which it was verified: "5.3-5.7" means Celery 5.3.0, 5.4.0, 5.5.3,
 5.6.3 and 5.7.0, with kombu 5.3.0, 5.5.4 and 5.7.0 and billiard 4.1.0 and 4.3.2.
-``tests/unit/test_internals.py`` fails if one of them changes. What Celery documents (signals,
-``Task.Request``, ``app.control``) is used elsewhere.
+``tests/unit/integration/test_internals.py`` fails if one of them changes. What Celery documents
+(signals, ``Task.Request``, ``app.control``) is used elsewhere.
 """
 
 from __future__ import annotations

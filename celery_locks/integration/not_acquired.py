@@ -19,7 +19,7 @@ from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.policy import Decision, Situation
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.locks import budget_of
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Ended
 from celery_locks.store.commands.requests import ended_mark
 from celery_locks.types import Conflict
 
@@ -68,13 +68,7 @@ class NotAcquired:
             raise error
         self._emit("unlocked", does="runs", why=str(error))
 
-    def on_done(self, answer: Done) -> Any:
-        """End a run whose work is completed already."""
-        if answer.mark:
-            return self._repeat(answer.mark)
-        return self._drop_copy(answer)
-
-    def _repeat(self, mark: str) -> Any:
+    def on_completed(self, mark: str) -> Any:
         """Return the saved result of completed work (``once``), or a value that stands for none."""
         assert self.execution.once is not None
         repeat = self.execution.once.repeat(mark)
@@ -85,7 +79,7 @@ class NotAcquired:
             raise AlreadyDone(self.name, repeat.reason)  # the next link would get that value
         return repeat.value
 
-    def _drop_copy(self, answer: Done) -> None:
+    def on_ended(self, answer: Ended) -> None:
         """Drop a copy of a message that has run to its end or that another one replaced."""
         task, request = self.task, self.request
         # The run that ended has handled the reservation: a retry may have it now.

@@ -22,7 +22,7 @@ from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.skipped import REASONS
 from celery_locks.store.calls import Operation
 from celery_locks.store.commands.recipes import CompletedPage, RecipeCommands
-from celery_locks.store.commands.replies import Done
+from celery_locks.store.commands.replies import Completed
 from celery_locks.store.commands.requests import AcquireExtras, Mark
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_ttl, patience_of
@@ -185,7 +185,7 @@ def acquire_once(
     answer = yield from operations.acquire(request)
     if isinstance(answer, Conflict):
         raise LockConflict(answer)
-    if isinstance(answer, Done):
+    if isinstance(answer, Completed):
         events.emit("already_done", spec.name, why="is not done again")
         return once.repeat(answer.mark)
     lease: BaseLease = answer
@@ -237,7 +237,7 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
     """Iterate over every marked key, page by page; ``celery locks once list`` shows this."""
     commands, cursor, seen = RecipeCommands(locks.commands), "", set[str]()
     while True:
-        page: CompletedPage = locks.perform(commands.completed_page(cursor))
+        page: CompletedPage = locks.run(commands.completed_page(cursor))
         for name, left, head, size in page.found:
             if name not in seen:
                 seen.add(name)

@@ -37,12 +37,12 @@ class BrokerStore:
     """A Redis broker, reached with the address and credentials of kombu's client."""
 
     def __init__(self, client: Any) -> None:
-        self._store = RedisStore.from_client(client, "broker")
+        self._store = RedisStore.from_client(client, "broker").store_for_thread()
 
     def keep_invisible(self, index_key: str, tag: str, budget: float) -> None:
         """Set the delivery time of a message to now, if it is still unacknowledged."""
         args = ("XX", str(time.time()), tag)
-        self._store.perform(Call(_ZADD, index_key, args, bool, budget))
+        self._store.perform(Call(_ZADD, index_key, (index_key,), args, bool, budget))
 
 
 def read_list(client: Any, key: str) -> Iterator[list[bytes]]:

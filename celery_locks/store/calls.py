@@ -22,26 +22,29 @@ T = TypeVar("T")
 class Call:
     """One script on one shard; its result is ``parse(reply)``, or an error within ``budget``.
 
-    It may be performed again. It is packed when it is created: a waiter has its claim ready before
-    it is woken.
+    ``keys`` are those that come after the keys of the shard; see ``scripts``. A call may be
+    performed again. It is packed when it is created: a waiter has its claim ready before it is
+    woken.
     """
 
-    __slots__ = ("args", "budget", "packed", "parse", "root", "script")
+    __slots__ = ("args", "budget", "keys", "packed", "parse", "root", "script")
 
     def __init__(
         self,
         script: Script | PlainCommand,
         root: str,
+        keys: tuple[str, ...],
         args: tuple[Arg, ...],
         parse: Callable[[Any], Any],
         budget: float,
     ) -> None:
         self.script = script
         self.root = root
+        self.keys = keys
         self.args = args
         self.parse = parse
         self.budget = budget
-        self.packed = script.by_sha(root, args)
+        self.packed = script.by_sha(root, keys, args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,39 +9,30 @@ import re
 import ssl
 from collections.abc import Iterator
 
-import redis.exceptions
-
 from celery_locks.errors import ServerRefused, ServerTooOld
-from celery_locks.store.resp import ErrorReply, Reply, error_reply
+from celery_locks.store.resp import Reply, error_reply
 from celery_locks.store.server_config import Address, ServerConfig, describe_address
 
 MINIMUM = (6, 2)
 
 # A command with more than ten arguments is refused in words of its own before any login; a command
 # inside a script in other words on each server.
-_REFUSALS = (
-    (
-        r"NOAUTH|unauthenticated (multi)?bulk",
-        "wants a password; write it into the URL of the lock server",
+_REFUSALS = {
+    r"NOAUTH|unauthenticated (multi)?bulk": (
+        "wants a password; write it into the URL of the lock server"
     ),
-    (
-        r"WRONGPASS|invalid (password|username)|called without any",
-        "refuses our user or password; correct them in the URL of the lock server",
+    r"WRONGPASS|invalid (password|username)|called without any": (
+        "refuses our user or password; correct them in the URL of the lock server"
     ),
-    (
-        r"NOPERM|ACL failure in script|The user executing the script can't",
-        "does not permit our user to do this; docs/security.md lists the permissions to give",
+    r"NOPERM|ACL failure in script|The user executing the script can't": (
+        "does not permit our user to do this; docs/security.md lists the permissions to give"
     ),
-    (
-        "ALERT_CERTIFICATE_REQUIRED",
-        "wants a client certificate; set ssl_certfile and ssl_keyfile",
-    ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
+    "ALERT_CERTIFICATE_REQUIRED": "wants a client certificate; set ssl_certfile and ssl_keyfile",
+    "CERTIFICATE_VERIFY_FAILED": (
         "has a certificate that is not trusted here; set ssl_ca_certs to its authority's "
-        "certificate and write the host name that it was made for",
+        "certificate and write the host name that it was made for"
     ),
-)
+}
 _TLS_FILES = "is not asked: a file of ssl_ca_certs, ssl_certfile or ssl_keyfile cannot be used"
 _TLS_FAILS = "and we cannot agree on TLS; is it a TLS port, and are the ssl_… options right?"
 _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
@@ -51,9 +42,13 @@ class ConnectionFailed(Exception):
     """No reply came from this node: it may or may not have run the command."""
 
 
+def reason(error: Exception) -> str:
+    return str(error) or "timed out"  # asyncio's TimeoutError has no text
+
+
 def refused_because(text: str) -> str:
     """Say what a server that refuses us wants; "" if the text is no refusal."""
-    return next((sentence for words, sentence in _REFUSALS if re.search(words, text)), "")
+    return next((sentence for words, sentence in _REFUSALS.items() if re.search(words, text)), "")
 
 
 def connect_error(server: ServerConfig, address: Address, error: Exception) -> Exception:
@@ -62,12 +57,10 @@ def connect_error(server: ServerConfig, address: Address, error: Exception) -> E
     # redis-py before 6 leaves OpenSSL's words out of its own text.
     text = reply.text if reply else " ".join(map(str, _causes(error)))
     why = refused_because(text) or _tls_trouble(server, error)
-    if isinstance(error, redis.exceptions.AuthenticationError):
-        why = why or "refuses our user or password; correct them in the URL of the lock server"
     if why:
         return ServerRefused(f"the {server} {why}: {error}")
     hint = _hint(server, address, error)
-    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {error}{hint}")
+    return ConnectionFailed(f"cannot connect to {describe_address(address)}: {reason(error)}{hint}")
 
 
 def _tls_trouble(server: ServerConfig, error: BaseException) -> str:
@@ -102,12 +95,10 @@ def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     return ""
 
 
-def check_version(server: ServerConfig, address: Address, info: Reply) -> None:
+def check_version(address: Address, info: Reply) -> None:
     """Refuse a server that lacks what the scripts use; one that hides its version is believed."""
-    if isinstance(info, ErrorReply) and "NOAUTH" in info.text:
-        raise connect_error(server, address, ConnectionError(info.text))
     found = re.search(rb"redis_version:(\d+)\.(\d+)", info) if isinstance(info, bytes) else None
-    version = tuple(int(part) for part in found.groups()) if found else MINIMUM
+    version = tuple(map(int, found.groups())) if found else MINIMUM
     if version < MINIMUM:
         raise ServerTooOld(
             f"the lock server at {describe_address(address)} is Redis {version[0]}.{version[1]}; "

@@ -15,8 +15,7 @@ from celery_locks.types import REPLACED, HistoryEntry, Holder, LockInfo, Revocat
 
 def parse_located(token: str, record: bytes) -> tuple[str, Holder]:
     """Return the lock name in a record, and the holder without its expiry."""
-    length, rest = record.split(b" ", 8)[7:]
-    return rest[: int(length)].decode(), holder_of(token.encode(), b"0", record)
+    return name_in(record), holder_of(token.encode(), b"0", record)
 
 
 def parse_revocation(note: bytes) -> Revocation:
@@ -41,11 +40,25 @@ def history_entry_of(identifier: bytes, fields: Sequence[bytes]) -> HistoryEntry
     )
 
 
-def info_of(lock: list[Any], now: int) -> LockInfo:
-    name, held, *rest = lock
+def name_in(record: bytes) -> str:
+    """Return the lock name in a record."""
+    length, rest = record.split(b" ", 8)[7:]
+    return rest[: int(length)].decode()
+
+
+def infos_of(names: Iterable[str], reply: list[Any]) -> list[LockInfo]:
+    """Read the reply of ``describe.lua``: the locks that have holders or waiters."""
+    now, *locks = reply
+    return [
+        _info_of(name, lock, now) for name, lock in zip(names, locks, strict=True) if len(lock) > 1
+    ]
+
+
+def _info_of(name: str, lock: list[Any], now: int) -> LockInfo:
+    held, *rest = lock
     entries = list(holders_of(rest))
     limit = int(rest[2].split(b" ", 4)[3]) if rest[2] else 1
-    return LockInfo(name.decode(), limit, tuple(entries[:held]), tuple(entries[held:]), now / 1000)
+    return LockInfo(name, limit, tuple(entries[:held]), tuple(entries[held:]), now / 1000)
 
 
 def holders_of(flat: Sequence[Any]) -> Iterable[Holder]:

@@ -1,9 +1,8 @@
-"""One call from first try to reply: which node, when to try again, what an error means. No I/O.
+"""One call from first try to reply: which node, when to try again, what an error means.
 
-Written once as a generator of :class:`Exchange` and :class:`Pause` steps, so that the sync and the
-async store only differ in how they take a step. Every command may be repeated (the token makes it
-idempotent), so a try without a reply is followed by another until the call's budget is used up; for
-a server with a single address two tries are enough.
+Every command may be repeated (the token makes it idempotent), so a try without a reply is followed
+by another until the call's budget is used up; for a server with a single address two tries are
+enough.
 
 Nodes of a Cluster and the primary behind Sentinels are found here and not by redis-py: its clients
 for them discover nodes with timeouts and retries of their own, which no deadline bounds.
@@ -15,8 +14,8 @@ few, and a script cannot run with half of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from redis.crc import key_slot
 
@@ -33,32 +32,16 @@ from celery_locks.store.connect_errors import ConnectionFailed, refused_because
 from celery_locks.store.resp import ErrorReply, Reply, pack
 from celery_locks.store.server_config import Address, ServerConfig
 
-
-class Exchange(NamedTuple):
-    """Send this to that node and return its reply; ``ConnectionFailed`` if none comes in time."""
-
-    address: Address
-    data: bytes
-    deadline: float
-
-
-class Pause(NamedTuple):
-    """Wait before the next try."""
-
-    seconds: float
-
-
-Steps = Generator[Exchange | Pause, Any, Any]
+# Sends to a node and returns its reply; ConnectionFailed if none comes by the deadline.
+Exchange = Callable[[Address, bytes, float], Awaitable[Reply]]
+Sleep = Callable[[float], Awaitable[None]]
 
 # The share of the time that a first try leaves for a second: an idle connection may have died.
-FIRST_LEAVES = 0.5
+_FIRST_LEAVES = 0.5
 
 _FINAL = {
     "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new; raise its maxmemory"),
-    "WRONGTYPE": (
-        ForeignData,
-        "holds data of another type under one of our keys; it was left alone",
-    ),
+    "WRONGTYPE": (ForeignData, "holds data of another type under one of our keys; left alone"),
     "MISCONF": (ServerReadOnly, "refuses writes because it cannot persist them"),
     "NOREPLICAS": (ServerReadOnly, "refuses writes because it has too few replicas"),
 }
@@ -70,57 +53,45 @@ _CODE = re.compile(r"\b(" + "|".join([*_FINAL, *_PASSING, "NOSCRIPT"]) + r")\b")
 class Router:
     """The addresses of one server, as far as they are known, and the steps of a call to it."""
 
-    def __init__(self, server: ServerConfig) -> None:
+    def __init__(self, server: ServerConfig, exchange: Exchange, sleep: Sleep) -> None:
         self._server = server
+        self._exchange = exchange
+        self._sleep = sleep
         # The node for every call; None if it is not known yet, or depends on the shard.
-        self.primary: Address | None = server.addresses[0] if server.topology == "single" else None
+        self._primary = server.addresses[0] if server.topology == "single" else None
         self._slots: list[tuple[int, int, Address]] = []
 
-    def conversation(
-        self, call: Call, deadline: float = 0.0, failed: ErrorReply | ConnectionFailed | None = None
-    ) -> Steps:
-        """Take one call to its end: return ``call.parse(reply)`` or raise one of our errors.
-
-        ``failed`` is the result of a first try that the store has made already.
-        """
-        deadline = deadline or now() + call.budget
-        data = call.packed
-        tries, may_have_executed = 0, False
+    async def perform(self, call: Call) -> Any:
+        """Take one call to its end: return ``call.parse(reply)`` or raise one of our errors."""
+        deadline = now() + call.budget
+        data, tries, may_have_executed = call.packed, 0, False
         while True:
             tries += 1
             try:
-                reply = failed or (yield from self._try(call.root, data, tries, deadline))
+                address = self._primary or await self.address(call.root, deadline)
+                left_over = (deadline - now()) * _FIRST_LEAVES if tries == 1 else 0.0
+                reply = await self._exchange(address, data, deadline - left_over)
+            except ConnectionFailed as error:
+                trouble, may_have_executed = str(error), True
             except LockUnavailable as error:  # refused at the second connection
                 error.may_have_executed = may_have_executed
                 raise
-            failed = None
-            if isinstance(reply, ConnectionFailed):
-                trouble, may_have_executed = str(reply), True
-            elif isinstance(reply, ErrorReply):
+            else:
+                if not isinstance(reply, ErrorReply):
+                    return call.parse(reply)
                 code = code_of(reply)
                 if code == "NOSCRIPT":
                     tries -= 1  # the server replied and can be asked
-                    data = call.script.by_text(call.root, call.args)
+                    data = call.script.by_text(call.root, call.keys, call.args)
                     continue
                 self._raise_if_final(code, reply, call, may_have_executed)
                 trouble = reply.text
-            else:
-                return call.parse(reply)
             self.forget()
             pause = min(0.01 * 2**tries, 0.25)
             if now() + pause >= deadline or (self._server.topology == "single" and tries > 1):
                 raise self._given_up(trouble, tries)
             if tries > 1:
-                yield Pause(pause)
-
-    def _try(self, root: str, data: bytes, tries: int, deadline: float) -> Steps:
-        """Return the reply, or the ``ConnectionFailed`` if there was none."""
-        try:
-            address = self.primary or (yield from self.address(root, deadline))
-            left_over = (deadline - now()) * FIRST_LEAVES if tries == 1 else 0.0
-            return (yield Exchange(address, data, deadline - left_over))
-        except ConnectionFailed as error:
-            return error
+                await self._sleep(pause)
 
     def _raise_if_final(
         self, code: str, reply: ErrorReply, call: Call, may_have_executed: bool
@@ -142,26 +113,26 @@ class Router:
             )
         return LockUnavailable(f"the {self._server} gave no answer in {tries} tries: {trouble}")
 
-    def address(self, root: str, deadline: float) -> Steps:
+    async def address(self, root: str, deadline: float) -> Address:
         """Find the node that has this shard; ask Sentinel or the Cluster if it is not known."""
         if self._server.topology == "cluster":
-            return (yield from self._cluster_node(root, deadline))
-        if self.primary is None:
-            reply, _ = yield from self._ask_any_node(
+            return await self._cluster_node(root, deadline)
+        if self._primary is None:
+            reply, _ = await self._ask_any_node(
                 pack("SENTINEL", "get-master-addr-by-name", self._server.service), deadline
             )
-            self.primary = (reply[0].decode(), int(reply[1]))
-        return self.primary
+            self._primary = (reply[0].decode(), int(reply[1]))
+        return self._primary
 
     def forget(self) -> None:
         """Forget the addresses after a failure: ask for them again next time."""
         self._slots = []
         if self._server.topology == "sentinel":
-            self.primary = None
+            self._primary = None
 
-    def _cluster_node(self, root: str, deadline: float) -> Steps:
+    async def _cluster_node(self, root: str, deadline: float) -> Address:
         if not self._slots:
-            reply, source = yield from self._ask_any_node(pack("CLUSTER", "SLOTS"), deadline)
+            reply, source = await self._ask_any_node(pack("CLUSTER", "SLOTS"), deadline)
             # A node that does not say its host (NULL or empty) has that of the one we asked.
             self._slots = [
                 (first, last, (node[0].decode() if node[0] else source[0], node[1]))
@@ -174,14 +145,14 @@ class Router:
         self._slots = []
         raise ConnectionFailed(f"no node of the {self._server} serves slot {slot}")
 
-    def _ask_any_node(self, command: bytes, deadline: float) -> Steps:
+    async def _ask_any_node(self, command: bytes, deadline: float) -> tuple[Any, Address]:
         """Return the first usable reply of the known addresses; each gets a share of the time."""
         trouble: str = "no address"
         refused: LockUnavailable | None = None
         for position, address in enumerate(self._server.addresses):
             share = (deadline - now()) / (len(self._server.addresses) - position + 1)
             try:
-                reply: Reply = yield Exchange(address, command, now() + share)
+                reply = await self._exchange(address, command, now() + share)
             except ConnectionFailed as error:
                 trouble = str(error)
                 continue

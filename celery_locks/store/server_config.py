@@ -5,9 +5,9 @@ and the arguments for it, and which of three topologies the server has. ``routin
 address to talk to.
 
 A user's connection class, credentials, TLS options, ``redis_connect_func`` and ``max_connections``
-hold. Its timeouts, retries and health checks are replaced: one deadline bounds each of our calls,
-and the router decides about another try. Connections always speak RESP2: the replies that we read
-are the same in RESP3, and a subscription in RESP2 needs no handler for push messages.
+hold, and the protocol if it names one; else it is RESP2, whose handshake is shorter. Timeouts,
+retries and health checks are replaced: one deadline bounds each of our calls, and the router
+decides about another try.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -27,53 +27,27 @@ import redis.connection as sync_connection
 import redis.sentinel
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.bounded_connection import Deadline, bounded, resetting
+from celery_locks.store.bounded_connection import ExchangeState, bounded, resetting
 
 Address = tuple[str, int]
 Topology = Literal["single", "sentinel", "cluster"]
 Transport = Literal["tcp", "tls", "unix"]
 
+_ASK_SENTINEL = (
+    redis.sentinel.SentinelManagedConnection,
+    redis.asyncio.sentinel.SentinelManagedConnection,
+)
 IN_PROCESS: Address = ("in this process", 0)
 
-# Arguments that any connection class of redis-py takes, with ``ssl_…`` beside them.
-_COMMON = (
-    "host",
-    "port",
-    "path",
-    "db",
-    "username",
-    "password",
-    "credential_provider",
-    "client_name",
-    "socket_keepalive",
-    "socket_keepalive_options",
-    "socket_type",
-)
-# Arguments of a user's client that we set ourselves, or that belong to its own pool.
-_REPLACED = (
-    *("socket_timeout", "socket_connect_timeout"),
-    *("retry", "retry_on_timeout", "retry_on_error"),
-    "health_check_interval",
-    "protocol",
-    "lib_name",
-    "lib_version",
-    "driver_info",
-    "connection_pool",
-    "event_dispatcher",
-    "himport_registry",
-    "oss_cluster_maint_notifications_handler",
-)
-
-
-def _shortest_handshake() -> dict[str, Any]:
-    """Return the arguments that save a new connection the round trips of CLIENT SETINFO."""
-    parameters = inspect.signature(sync_connection.AbstractConnection.__init__).parameters
-    if "driver_info" in parameters:  # since redis-py 7.1, which warns of the two older names
-        return {"protocol": 2, "driver_info": None}
-    return {"protocol": 2, "lib_name": None, "lib_version": None}
-
-
-_SHORTEST_HANDSHAKE = _shortest_handshake()
+# Arguments of a user's client that we set ourselves, or that belong to its pool or client.
+_REPLACED = {
+    *("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error"),
+    *("health_check_interval", "decode_responses", "lib_name", "lib_version", "driver_info"),
+    *("max_connections", "timeout", "ssl", "connection_class", "connection_pool"),
+    *("event_dispatcher", "himport_registry", "oss_cluster_maint_notifications_handler"),
+}
+# Arguments that only fit connections of one kind, blocking or awaited.
+_OF_ONE_KIND = ("redis_connect_func", "parser_class", "command_packer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +64,8 @@ class ServerConfig:
     sentinel_transport: Transport = "tcp"
     # The class of the user's client; None for redis-py's own.
     connection_class: type | None = None
+    # Whether the user's client is one of asyncio: its class is of no use to a blocking store.
+    is_async: bool | None = None
     # How many connections the user's pool may open; 0 if it has no limit.
     max_connections: int = 0
     # Nodes whose version was checked; all stores of a server share the knowledge.
@@ -122,38 +98,35 @@ class ServerConfig:
 
     def connection(self, address: Address, timeout: float | None, *, asyncio: bool = False) -> Any:
         """Make an unconnected redis-py connection; each step of connecting may take ``timeout``."""
-        kwargs = {**self._kwargs_for(address, asyncio), **_SHORTEST_HANDSHAKE}
-        kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-        if self.transport != "unix" and not self.is_in_process:
-            kwargs |= {"host": address[0], "port": address[1]}
-        if self.transport_for(address) == "tls":
-            kwargs = _with_hostname_check(kwargs)
         connection_class = self._class_for(address, asyncio)
         accepted = _parameters(connection_class)
+        # Without its name and version a connection needs two round trips less.
+        unsaid = ("driver_info",) if "driver_info" in accepted else ("lib_name", "lib_version")
+        kwargs = {"protocol": 2, **self._kwargs_for(address, asyncio), **dict.fromkeys(unsaid)}
+        kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         if not self.is_in_process:
             connection_class = (resetting if asyncio else bounded)(connection_class)
         connection = connection_class(**{key: kwargs[key] for key in kwargs if key in accepted})
-        if self.is_in_process:
-            connection.deadline = Deadline()
+        connection.state = ExchangeState()
         return connection
 
+    def _kwargs_for(self, address: Address, asyncio: bool) -> dict[str, Any]:
+        kwargs = dict(self.sentinel_kwargs if self._is_sentinel(address) else self.kwargs)
+        if self.is_async not in (None, asyncio):
+            kwargs = {key: value for key, value in kwargs.items() if key not in _OF_ONE_KIND}
+        if self.transport != "unix" and not self.is_in_process:
+            kwargs |= {"host": address[0], "port": address[1]}
+        if kwargs.get("ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE):
+            # redis-py before 6 checks the host of a certificate only if it is told so.
+            kwargs.setdefault("ssl_check_hostname", True)
+        return kwargs
+
     def _class_for(self, address: Address, asyncio: bool) -> Any:
-        module: Any = async_connection if asyncio else sync_connection
-        if self.connection_class and self._is_for(asyncio) and not self._is_sentinel(address):
+        if self.connection_class and self.is_async == asyncio and not self._is_sentinel(address):
             return self.connection_class
-        transport = self.transport_for(address)
-        if transport == "unix":
-            return module.UnixDomainSocketConnection
-        return module.SSLConnection if transport == "tls" else module.Connection
-
-    def _kwargs_for(self, address: Address, asyncio: bool) -> Mapping[str, Any]:
-        kwargs = self.sentinel_kwargs if self._is_sentinel(address) else self.kwargs
-        return kwargs if self._is_for(asyncio) else common(kwargs)
-
-    def _is_for(self, asyncio: bool) -> bool:
-        """Return False if the user's client is of the other kind: its class is of no use."""
-        custom = self.connection_class
-        return custom is None or _is_async(custom) == asyncio
+        module: Any = async_connection if asyncio else sync_connection
+        names = {"tcp": "Connection", "tls": "SSLConnection", "unix": "UnixDomainSocketConnection"}
+        return getattr(module, names[self.transport_for(address)])
 
     def transport_for(self, address: Address) -> Transport:
         return self.sentinel_transport if self._is_sentinel(address) else self.transport
@@ -166,13 +139,6 @@ def describe_address(address: Address) -> str:
     return f"{address[0]}:{address[1]}" if address[1] else address[0]
 
 
-def _with_hostname_check(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Check the host of a certificate, which redis-py before 6 does only if it is told so."""
-    if kwargs.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE):
-        return kwargs
-    return {"ssl_check_hostname": True, **kwargs}
-
-
 def from_client(client: Any) -> ServerConfig:
     """Describe the server of a redis-py client, sync or async."""
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
@@ -183,88 +149,67 @@ def from_client(client: Any) -> ServerConfig:
         raise LockUsageError(f"{what} is no redis-py client; give one, or a URL to from_url")
     if hasattr(pool, "sentinel_manager"):
         return _from_sentinel(pool)
-    kwargs = _usable(pool.connection_kwargs)
-    custom, limit = pool.connection_class, _limit(pool.max_connections)
-    if _is_fake(custom):
-        return ServerConfig("single", (IN_PROCESS,), kwargs, connection_class=custom)
-    if "path" in kwargs:
-        addresses: tuple[Address, ...] = ((str(kwargs["path"]), 0),)
-        transport: Transport = "unix"
+    return from_pool(pool)
+
+
+def from_pool(pool: Any) -> ServerConfig:
+    """Describe the one server of a pool."""
+    kwargs, custom = pool.connection_kwargs, pool.connection_class
+    if any(base.__module__.split(".")[0] == "fakeredis" for base in custom.__mro__):
+        address = IN_PROCESS
+    elif "path" in kwargs:
+        address = (str(kwargs["path"]), 0)
     else:
-        addresses = ((kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379))),)
-        transport = _transport(custom)
+        address = (kwargs.get("host", "localhost"), int(kwargs.get("port", 6379)))
     return ServerConfig(
-        "single", addresses, kwargs, transport, connection_class=custom, max_connections=limit
+        "single",
+        (address,),
+        usable(kwargs),
+        "unix" if "path" in kwargs else _transport(custom),
+        connection_class=custom,
+        is_async=issubclass(custom, async_connection.AbstractConnection),
+        max_connections=_limit(pool.max_connections),
     )
 
 
 def _from_sentinel(pool: Any) -> ServerConfig:
     """Describe a server behind Sentinels; the router, not redis-py, looks up the primary."""
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
-    sentinels = [of_sentinel.connection_kwargs for of_sentinel in pools]
-    return ServerConfig(
-        "sentinel",
-        tuple((s["host"], int(s["port"])) for s in sentinels),
-        _without_address(pool.connection_kwargs),
-        _transport(pool.connection_class),
+    sentinels = [from_pool(of_sentinel) for of_sentinel in pools]
+    asks_sentinel = issubclass(pool.connection_class, _ASK_SENTINEL)
+    return replace(
+        from_pool(pool),
+        topology="sentinel",
+        addresses=tuple(sentinel.addresses[0] for sentinel in sentinels),
         service=pool.service_name,
-        sentinel_kwargs=_without_address(sentinels[0]),
-        sentinel_transport=_transport(pools[0].connection_class),
-        connection_class=_without_lookup(pool.connection_class),
-        max_connections=_limit(pool.max_connections),
+        sentinel_kwargs=sentinels[0].kwargs,
+        sentinel_transport=sentinels[0].transport,
+        connection_class=None if asks_sentinel else pool.connection_class,
     )
 
 
 def _from_cluster(client: Any) -> ServerConfig:
     manager = client.nodes_manager
-    nodes = tuple((node.host, int(node.port)) for node in manager.startup_nodes.values())
     kwargs = getattr(manager, "connection_kwargs", None) or client.connection_kwargs
     custom = kwargs.get("connection_class")
-    tls = bool(kwargs.get("ssl")) or _transport(custom) == "tls"
-    module: Any = (
-        async_connection if isinstance(client, redis.asyncio.RedisCluster) else sync_connection
-    )
+    tls = kwargs.get("ssl") or (custom and _transport(custom) == "tls")
     return ServerConfig(
         "cluster",
-        nodes,
-        _without_address(kwargs),
+        tuple((node.host, int(node.port)) for node in manager.startup_nodes.values()),
+        usable(kwargs),
         "tls" if tls else "tcp",
-        connection_class=custom or (module.SSLConnection if tls else module.Connection),
+        connection_class=custom,
+        is_async=isinstance(client, redis.asyncio.RedisCluster),
         max_connections=_limit(kwargs.get("max_connections")),
     )
 
 
-def _without_lookup(connection_class: Any) -> Any:
-    """Return the connection class, or redis-py's plain one for those that ask a Sentinel first."""
-    managed = (
-        redis.sentinel.SentinelManagedConnection,
-        redis.asyncio.sentinel.SentinelManagedConnection,
-    )
-    if not issubclass(connection_class, managed):
-        return connection_class
-    module: Any = async_connection if _is_async(connection_class) else sync_connection
-    return module.SSLConnection if _transport(connection_class) == "tls" else module.Connection
-
-
-def _usable(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a user's pool that a connection of ours gets too."""
+def usable(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a user's pool, or of a URL, that a connection of ours gets too."""
     return {
         key: value
         for key, value in kwargs.items()
         if key not in _REPLACED and not key.startswith(("maint", "orig_")) and value is not None
-    }
-
-
-def _without_address(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in _usable(kwargs).items() if key not in ("host", "port")}
-
-
-def common(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a URL or an option of Celery may give to a connection."""
-    return {
-        key: value
-        for key, value in kwargs.items()
-        if (key in _COMMON or key.startswith("ssl_")) and value is not None
     }
 
 
@@ -284,16 +229,6 @@ def _parameters(connection_class: type) -> frozenset[str]:
     )
 
 
-def _transport(connection_class: Any) -> Literal["tcp", "tls"]:
+def _transport(connection_class: type) -> Transport:
     tls = (sync_connection.SSLConnection, async_connection.SSLConnection)
-    return (
-        "tls" if isinstance(connection_class, type) and issubclass(connection_class, tls) else "tcp"
-    )
-
-
-def _is_async(connection_class: type) -> bool:
-    return issubclass(connection_class, async_connection.AbstractConnection)
-
-
-def _is_fake(connection_class: type) -> bool:
-    return any(base.__module__.split(".")[0] == "fakeredis" for base in connection_class.__mro__)
+    return "tls" if issubclass(connection_class, tls) else "tcp"

@@ -16,49 +16,52 @@ from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import redis.connection
+import redis
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.server_config import ServerConfig, Transport, common
+from celery_locks.store.server_config import ServerConfig, Transport, from_pool, usable
 
 
 def from_url(url: str, options: Mapping[str, Any] | None = None) -> ServerConfig:
-    """Describe the server of a URL.
+    """Describe the server of a URL; ``options`` are those of Celery that no URL carries.
 
-    ``options`` are those of Celery that no URL carries: master_name, sentinel_kwargs, ssl…
     ``ssl`` and ``ssl_…`` are about the server, and not about the sentinels that know its address:
     kombu and Celery's result backend speak TLS to those only if ``sentinel_kwargs`` say so.
     """
     options = options or {}
     server = _from_url(_translated(url, options))
-    server = _with_sentinel_kwargs(server, options.get("sentinel_kwargs") or {})
-    tls = {key: value for key, value in options.items() if key.startswith("ssl_")}
-    kwargs = _lower_case_tls({**server.kwargs, **tls})
-    transport = _transport_of_options(server.transport, options, kwargs)
-    return replace(server, kwargs=kwargs, transport=transport)
+    tls = {key: value for key, value in options.items() if key.startswith("ssl")}
+    kwargs, transport = _with_options(server.kwargs, server.transport, tls)
+    sentinel_kwargs, sentinel_transport = _with_options(
+        server.sentinel_kwargs, server.sentinel_transport, options.get("sentinel_kwargs") or {}
+    )
+    return replace(
+        server,
+        kwargs=kwargs,
+        transport=transport,
+        sentinel_kwargs=sentinel_kwargs,
+        sentinel_transport=sentinel_transport,
+    )
 
 
-def _with_sentinel_kwargs(server: ServerConfig, given: Mapping[str, Any]) -> ServerConfig:
-    kwargs = _lower_case_tls({**server.sentinel_kwargs, **common(given)})
-    transport = _transport_of_options(server.sentinel_transport, given, kwargs)
-    return replace(server, sentinel_kwargs=kwargs, sentinel_transport=transport)
-
-
-def _transport_of_options(
-    of_url: Transport, options: Mapping[str, Any], kwargs: Mapping[str, Any]
-) -> Transport:
-    if of_url == "tls":
-        return "tls"
+def _with_options(
+    of_url: Mapping[str, Any], transport: Transport, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], Transport]:
+    """Add options to the arguments that a URL gives, and TLS if they ask for it."""
+    kwargs = {**of_url, **usable(options)}
+    wanted = kwargs.get("ssl_cert_reqs")
+    if isinstance(wanted, str):  # Celery's CERT_REQUIRED is redis-py's "required"
+        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
+    if transport == "tls" or (transport == "tcp" and options.get("ssl")):
+        return kwargs, "tls"
     given = [key for key in kwargs if key.startswith("ssl_")]
-    if of_url == "tcp" and options.get("ssl"):
-        return "tls"
     if given or options.get("ssl"):
-        what = "a unix socket has no TLS" if of_url == "unix" else "the lock server's URL has none"
+        what = "a unix socket" if transport == "unix" else "the lock server's URL"
         raise LockUsageError(
-            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what}; write rediss:// "
-            "(rediss+sentinel://, rediss+cluster://), or leave it out"
+            f"{', '.join(given) or 'ssl'} is an option of TLS, and {what} has none; write "
+            "rediss:// (rediss+sentinel://, rediss+cluster://), or leave it out"
         )
-    return of_url
+    return kwargs, transport
 
 
 def _translated(url: str, options: Mapping[str, Any]) -> str:
@@ -78,14 +81,6 @@ def _translated(url: str, options: Mapping[str, Any]) -> str:
     base = "rediss" if parts[0].scheme == "sentinels" else "redis"
     service, db = options.get("master_name", ""), parts[0].path.strip("/") or "0"
     return f"{base}+sentinel://{login}{at}{hosts}/{service}/{db}"
-
-
-def _lower_case_tls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Write ``required`` for Celery's ``CERT_REQUIRED``, as redis-py wants it."""
-    wanted = kwargs.get("ssl_cert_reqs")
-    if isinstance(wanted, str):
-        kwargs["ssl_cert_reqs"] = wanted.removeprefix("CERT_").lower()
-    return kwargs
 
 
 def _from_url(url: str) -> ServerConfig:
@@ -132,19 +127,12 @@ def _unreadable(url: str) -> LockUsageError:
 def _single(url: str, original: str) -> ServerConfig:
     """Read a URL of one server; ``original`` is what the user wrote."""
     try:
-        parsed = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
+        pool = redis.ConnectionPool.from_url(url, max_connections=2**31)  # as if without
     except ValueError:
         raise _unreadable(original) from None
-    if "ssl" in parsed:
+    if "ssl" in pool.connection_kwargs:
         raise LockUsageError(f"the lock server URL {_scheme(original)} has ssl=; write rediss://")
-    kwargs = common(parsed)
-    transport: Transport = "tls" if url.startswith("rediss:") else "tcp"
-    if "path" in kwargs:
-        address, transport = (str(kwargs["path"]), 0), "unix"
-    else:
-        address = (kwargs.pop("host", "localhost"), int(kwargs.pop("port", 6379)))
-    limit = parsed.get("max_connections") or 0
-    return ServerConfig("single", (address,), kwargs, transport, max_connections=limit)
+    return replace(from_pool(pool), connection_class=None, is_async=None)
 
 
 def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> ServerConfig:
@@ -164,15 +152,13 @@ def _several(url: str, base: str, topology: Literal["sentinel", "cluster"]) -> S
             f"the lock server URL {_scheme(url)} must name its hosts and, for Sentinel, the "
             "service: redis+sentinel://host:26379,host:26379/service/0"
         )
-    addresses = tuple(server.addresses[0] for server in servers)
-    return ServerConfig(
-        topology,
-        addresses,
-        servers[0].kwargs,
-        servers[0].transport,
+    first = servers[0]
+    return replace(
+        first,
+        topology=topology,
+        addresses=tuple(server.addresses[0] for server in servers),
         service=path[0] if topology == "sentinel" else "",
         # The login is the servers'; how to trust a certificate is the sentinels' too.
-        sentinel_kwargs={k: v for k, v in servers[0].kwargs.items() if k.startswith("ssl_")},
-        sentinel_transport=servers[0].transport,
-        max_connections=servers[0].max_connections,
+        sentinel_kwargs={k: v for k, v in first.kwargs.items() if k.startswith("ssl_")},
+        sentinel_transport=first.transport,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.subprocesses import DIRECTORY_VARIABLE
-from tests.support.leftovers import processes_in
+from tests.support.processes import processes_in
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

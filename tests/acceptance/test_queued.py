@@ -30,8 +30,8 @@ from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
-from tests.support.leftovers import of_locks
 from tests.support.proxy import Proxy
+from tests.support.redis_keys import keys_of_locks
 from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
@@ -61,7 +61,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def left(rig: Rig) -> list[str]:
-    return [key for key in of_locks(rig.redis.keys("celery-locks:*")) if "}:d:" not in key]
+    return [key for key in keys_of_locks(rig.redis.keys("celery-locks:*")) if "}:e:" not in key]
 
 
 def wait_nothing_left(rig: Rig) -> None:

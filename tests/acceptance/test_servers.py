@@ -15,7 +15,7 @@ from tests.servers.embedded import EmbeddedServer, ServerNotReady
 from tests.servers.plain_client import ServerError
 from tests.servers.subprocesses import DIRECTORY_VARIABLE
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
-from tests.support.leftovers import is_alive, processes_in
+from tests.support.processes import is_alive, processes_in
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""A skipped task inside a canvas, with a real worker: what docs/canvas.md says."""
+"""A skipped task inside a canvas, with a real worker: what docs/how-to/canvas.md says."""
 
 from __future__ import annotations
 

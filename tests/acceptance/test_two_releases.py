@@ -18,7 +18,7 @@ from celery_locks import Holder, LockUsageError
 from celery_locks.integration.headers import HEADER, LockHeader
 from celery_locks.validation import QUEUED
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
-from tests.support.leftovers import of_locks
+from tests.support.redis_keys import keys_of_locks
 from tests.support.two_releases import (
     NEW_FIELD,
     NEW_OPTION,
@@ -97,8 +97,8 @@ class World:
         """No lock, no reservation, no message: whatever came from the other release has ended."""
 
         def left() -> list[str]:
-            keys = of_locks(self.rig.redis.keys("celery-locks:*"))
-            return [key for key in keys if "}:d:" not in key]
+            keys = keys_of_locks(self.rig.redis.keys("celery-locks:*"))
+            return [key for key in keys if "}:e:" not in key]
 
         wait_until(lambda: not left(), PATIENCE, what="all locks to be released")
         wait_until(lambda: not self.rig.redis.hlen("unacked"), PATIENCE, what="all to be acked")

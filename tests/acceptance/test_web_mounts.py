@@ -1,4 +1,4 @@
-"""The app mounted below a prefix in other applications; the README shows the same lines."""
+"""The app mounted below a prefix in other applications, as docs/operations/rest-access.md shows."""
 
 from __future__ import annotations
 

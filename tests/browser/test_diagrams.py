@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-PICTURES = sorted((Path(__file__).parents[2] / "docs/project/diagrams").glob("*.svg"))
+PICTURES = sorted((Path(__file__).parents[2] / "docs/diagrams").glob("*.svg"))
 # The box of every text and arrowhead; a number lies on its dot and is left out.
 BOXES = """() => [...document.querySelectorAll("text:not(.number), .tip, .dot, .box")].map((it) => {
   const { x, y, width, height } = it.getBBox();

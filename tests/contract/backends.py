@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import fakeredis
@@ -21,7 +22,7 @@ from celery_locks.store.redis_store import RedisStore
 from tests.contract.apis import AsyncApi, LocksApi, SyncApi
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
-from tests.support import acl
+from tests.support import acl, declared_keys
 
 BACKENDS = ["valkey", "redis_server", "fakeredis", "cluster", "sentinel", "acl"]
 if os.environ.get("CELERY_LOCKS_TEST_URL"):
@@ -109,6 +110,26 @@ class Backend:
         self.raw.close()
 
 
+class CheckedBackend(Backend):
+    """A server whose scripts note every key that they touch and do not declare."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        super().__init__(server.client(), server.url)
+        self._undeclared: list[str] = []
+        self._checks = ExitStack()
+        self._checks.enter_context(declared_keys.checked())
+
+    def wipe(self) -> None:
+        self._undeclared += declared_keys.undeclared(self.raw)
+        super().wipe()
+
+    def close(self) -> None:
+        self._checks.close()
+        found = [*self._undeclared, *declared_keys.undeclared(self.raw)]
+        super().close()
+        assert found == [], "a script touches a key that is not in its KEYS"
+
+
 class ClusterBackend(Backend):
     """A Cluster, whose keys are on several nodes."""
 
@@ -189,7 +210,10 @@ def make_backend(name: str, fixture: Callable[[str], Any]) -> Backend:
     if isinstance(server, EmbeddedSentinel):
         return Backend(server.primary.client(), server.url)
     assert isinstance(server, EmbeddedServer)
-    return Backend(server.client(), server.url)
+    if name == "valkey":
+        return CheckedBackend(server)
+    # The other servers speak RESP2: so both protocols keep the contract.
+    return Backend(server.client(), f"{server.url}?protocol=3")
 
 
 def store_of(locks: Locks) -> RedisStore:

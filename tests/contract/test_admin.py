@@ -53,7 +53,7 @@ def test_list_pages_are_bounded(backend: Backend) -> None:
     locks = backend.locks(shards=1)
     for i in range(330):
         locks.perform(locks.commands.acquire(LockSpec(f"n{i}"), f"t{i}", Holder()))
-    page = locks.perform(locks.commands.page())
+    page = locks.run(locks.commands.page())
     assert page.cursor
     assert PAGE <= len(page.locks) < 2 * PAGE
 
@@ -65,7 +65,7 @@ def test_force_release_takes_it_from_the_holder(
     locks = backend.locks()
     [taken] = admin.force_release(locks, "a")
     assert (taken.token, taken.task_id, taken.fence) == (lease.token, "t", lease.fence)
-    assert backend.keys() == {"fence", "log", f"r:{lease.token}"}
+    assert backend.keys() == {"fence", "log", "notices"}
     with pytest.raises(LeaseLost):
         api.renew(lease)
     assert other.acquire("a").fence > lease.fence
@@ -98,7 +98,9 @@ def test_force_release_of_all_holders_of_a_semaphore(api: LocksApi, backend: Bac
     leases = [api.acquire("s", limit=3) for _ in range(3)]
     taken = admin.force_release(backend.locks(), "s")
     assert {h.token for h in taken} == {lease.token for lease in leases}
-    assert backend.keys() == {"fence", "log", *(f"r:{lease.token}" for lease in leases)}
+    assert backend.keys() == {"fence", "log", "notices"}
+    notified = backend.raw.hkeys(backend.key("notices", "s"))
+    assert set(notified) == {lease.token.encode() for lease in leases}
 
 
 def test_force_release_ends_the_rest_of_at_least(api: LocksApi, backend: Backend) -> None:

@@ -5,8 +5,11 @@ import time
 import pytest
 import time_machine
 
-from celery_locks import ForeignData, Holder, LeaseLost, admin
+from celery_locks import ForeignData, Holder, LeaseLost, Locks, admin
 from celery_locks.core.renewer import renewer
+from celery_locks.store.calls import Call
+from celery_locks.store.commands.admin import AdminCommands
+from celery_locks.store.commands.locks import PAGE
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend, FakeBackend
@@ -52,21 +55,61 @@ def test_nothing_is_left_but_the_fence(api: LocksApi, other: LocksApi, backend: 
     assert backend.keys() == {"fence"}
 
 
-def test_lapsed_names_are_forgotten_bit_by_bit(backend: Backend) -> None:
-    """Dead workers leave names behind; acquiring other locks deletes them, without any scan."""
+def cleanup(locks: Locks, part: str = "index") -> bool:
+    """Do what the background job does; True if there may be more."""
+    commands = AdminCommands(locks.commands)
+    return locks.run(commands.prune_lapsed(locks.commands.roots[0], part, time.time(), 3))
+
+
+def test_lapsed_names_are_deleted_page_by_page(backend: Backend) -> None:
+    """Dead workers leave names behind; they are found by their age, without any scan."""
     locks = backend.locks(shards=1)
-    old = (time.time() - 61) * 1000
-    for i in range(4):
+    old, root = (time.time() - 61) * 1000, locks.commands.root("")
+    for i in range(PAGE + 2):
         locks.perform(locks.commands.acquire(LockSpec(f"old{i}"), f"t{i}", Holder()))
         locks.perform(locks.commands.acquire(LockSpec(f"old{i}"), f"w{i}", Holder(), alive=1))
-    root = locks.commands.root("")
-    for i in range(4):
         backend.raw.zadd(f"{root}h:old{i}", {f"t{i}": old})
         backend.raw.zadd(f"{root}index", {f"old{i}": old})
-    for i in range(2):
-        locks.perform(locks.commands.acquire(LockSpec(f"new{i}"), f"n{i}", Holder()))
-        locks.perform(locks.commands.release(f"new{i}", f"n{i}"))
+    assert cleanup(locks) is True
+    assert backend.raw.zcard(f"{root}index") == 2
+    assert cleanup(locks) is False
     assert backend.keys() == {"fence"}
+
+
+def test_name_that_was_acquired_again_is_not_deleted(backend: Backend) -> None:
+    """Between the look and the deletion another process may acquire the lock."""
+    locks = backend.locks(shards=1)
+    root = locks.commands.root("")
+    backend.raw.zadd(f"{root}index", {"a": (time.time() - 61) * 1000})
+    steps = AdminCommands(locks.commands).prune_lapsed(root, "index", time.time(), 3)
+    prune = steps.send(locks.perform(next(steps)))
+    assert isinstance(prune, Call)
+    lease = locks.acquire("a")
+    assert lease
+    assert locks.perform(prune) == 0
+    lease.renew()
+    assert [lock.name for lock in admin.list_locks(locks)] == ["a"]
+    assert lease.release()
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_clock_of_the_caller_deletes_nothing(backend: Backend, ahead: float) -> None:
+    """It may be wrong; the server's clock decides what has lapsed."""
+    locks = backend.locks(shards=1)
+    locks.perform(locks.commands.acquire(LockSpec("a"), "t", Holder()))
+    before, root = backend.content(), locks.commands.root("")
+    steps = AdminCommands(locks.commands).prune_lapsed(root, "index", time.time() + ahead, 3)
+    assert locks.run(steps) is False
+    assert backend.content() == before
+
+
+def test_index_of_completed_work_loses_expired_names(backend: Backend) -> None:
+    locks = backend.locks(shards=1)
+    key = f"{locks.commands.root('')}completed"
+    times = {"old": (time.time() - 1) * 1000, "fresh": (time.time() + 60) * 1000}
+    backend.raw.zadd(key, times)
+    assert cleanup(locks, "completed") is False
+    assert backend.raw.zrange(key, 0, -1) == [b"fresh"]
 
 
 def test_lapsed_name_can_be_revived_until_it_is_forgotten(backend: Backend) -> None:
@@ -76,6 +119,7 @@ def test_lapsed_name_can_be_revived_until_it_is_forgotten(backend: Backend) -> N
     recent = (time.time() - 50) * 1000
     backend.raw.zadd(f"{locks.commands.root('')}h:kept", {lease.token: recent})
     backend.raw.zadd(f"{locks.commands.root('')}index", {"kept": recent})
+    cleanup(locks)
     fresh = locks.acquire("fresh")
     assert fresh
     lease.renew()
@@ -85,7 +129,7 @@ def test_lapsed_name_can_be_revived_until_it_is_forgotten(backend: Backend) -> N
     assert backend.keys() == {"fence"}
 
 
-def test_a_minute_after_all_holders_died_one_acquire_clears_up() -> None:
+def test_a_minute_after_all_holders_died_their_names_are_deleted() -> None:
     """The same with a clock that moves, which only fakeredis allows."""
     backend = FakeBackend()
     locks = backend.locks()
@@ -93,11 +137,12 @@ def test_a_minute_after_all_holders_died_one_acquire_clears_up() -> None:
         locks.perform(locks.commands.acquire(LockSpec("dead", 30), "t", Holder()))
         clock.shift(89)
         locks.perform(locks.commands.acquire(LockSpec("x"), "x", Holder()))
+        cleanup(locks)
         left = backend.keys()
         assert "h:dead" in left
         clock.shift(1.001)
-        locks.perform(locks.commands.acquire(LockSpec("y"), "y", Holder()))
-        assert backend.keys() == {"fence", "index", "records", "h:x", "h:y"}
+        cleanup(locks)
+        assert backend.keys() == {"fence", "index", "records", "h:x"}
     backend.close()
 
 
@@ -134,10 +179,8 @@ def test_lapsed_foreign_name_is_forgotten_but_not_deleted(backend: Backend) -> N
     root = locks.commands.root("")
     backend.raw.zadd(f"{root}index", {"theirs": (time.time() - 61) * 1000})
     backend.raw.set(f"{root}h:theirs", "theirs")
-    lease = locks.acquire("a")
-    assert lease
-    lease.release()
-    assert backend.keys() == {"fence", "h:theirs"}
+    cleanup(locks)
+    assert backend.keys() == {"h:theirs"}
 
 
 def test_prefixes_are_apart(backend: Backend, kind: str) -> None:

@@ -31,7 +31,7 @@ def lapse(backend: Backend, locks: Locks, name: str, token: str, ago: float) -> 
 
 
 def test_prune_deletes_what_nobody_needs(backend: Backend, locks: Locks) -> None:
-    """Lapsed holders and waiters, orphaned records and names, stops without a holder, old marks."""
+    """Lapsed holders and waiters, orphaned records and names, old marks."""
     root = locks.commands.root("")
     take(locks, "dead", "t")
     take(locks, "dead", "w", alive=0.001)
@@ -43,15 +43,14 @@ def test_prune_deletes_what_nobody_needs(backend: Backend, locks: Locks) -> None
     take(locks, "wiped", "x")
     lapse(backend, locks, "dead", "t", ago=61)
     backend.raw.delete(f"{root}h:wiped")
-    backend.raw.zadd(f"{root}done", {"old": 1.0})
-    backend.raw.hset(f"{root}stops", "nobody", "1")
+    backend.raw.zadd(f"{root}completed", {"old": 1.0})
     before = backend.keys()
     found = admin.trim(locks, dry_run=True)
     assert backend.keys() == before
-    assert found == 7, "t, w and x; two names; the stop of nobody; the old mark"
+    assert found == 6, "t, w and x; two names; the old mark"
     # Some are deleted together, so each is counted once or with another.
     assert 4 <= admin.trim(locks) <= 8
-    assert backend.keys() == {"fence", "log"}
+    assert backend.keys() == {"fence", "log", "notices"}
     assert [entry.name for entry in admin.history(locks) if entry.act == "lapsed"] == ["dead"]
     assert admin.trim(locks) == 0
 
@@ -62,10 +61,10 @@ def test_trim_spares_what_is_needed(backend: Backend, locks: Locks) -> None:
     take(locks, "held", "w", alive=60)
     take(locks, "queued", reservation_token("q"), holder=Holder(task_id="q", retries=-1))
     take(locks, "kept", "k")
-    locks.perform(locks.commands.release("kept", "k", keep=60))
+    locks.perform(locks.commands.release("kept", "k", keep_for=60))
     take(locks, "late", "l")
     admin.stop(locks, "held")
-    backend.raw.zadd(backend.key("done"), {"fresh": (time.time() + 60) * 1000})
+    backend.raw.zadd(backend.key("completed"), {"fresh": (time.time() + 60) * 1000})
     lapse(backend, locks, "late", "l", ago=30)
     before = backend.content()
     assert admin.trim(locks) == 0
@@ -98,7 +97,7 @@ def test_trim_goes_in_steps(backend: Backend, locks: Locks) -> None:
     root = locks.commands.root("")
     for number in range(400):
         backend.raw.delete(f"{root}h:n{number}")
-    cursor, count = locks.perform(AdminCommands(locks.commands).prune(root, PRUNED_KEYS[0]))
+    cursor, count = locks.run(AdminCommands(locks.commands).prune(root, PRUNED_KEYS[0]))
     assert cursor != "0"
     assert PAGE <= count < 2 * PAGE
     assert count + admin.trim(locks) == 800

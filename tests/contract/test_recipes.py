@@ -613,7 +613,7 @@ def test_stop_forgets_those_who_are_gone(locks: Locks, backend: Backend) -> None
         lease.release()
     lease = locks.acquire("run")
     locks.stop("run")
-    assert backend.raw.hkeys(backend.key("stops", "run")) == [lease.token.encode()]
+    assert backend.raw.hkeys(backend.key("notices", "run")) == [lease.token.encode()]
 
 
 def test_stop_comes_by_itself_within_a_third_of_the_ttl(locks: Locks) -> None:

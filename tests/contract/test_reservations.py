@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, Holder, Locks
-from celery_locks.store.commands.replies import Done, ReplacedReservation
+from celery_locks.store.commands.replies import Ended, ReplacedReservation
 from celery_locks.store.commands.requests import AcquireExtras, ended_mark, reservation_token
 from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED
@@ -31,7 +31,7 @@ def publish(locks: Locks, name: str, job: str, **options: Any) -> Any:
 def start(locks: Locks, name: str, job: str, token: str = "", **options: Any) -> Any:
     holder = Holder(task_id=job, task="bill")
     spec = LockSpec(name, 30.0, options.pop("limit", 1))
-    extras = AcquireExtras(reject_if_completed=True, **options)
+    extras = AcquireExtras(reject_if_ended=True, **options)
     return locks.perform(locks.commands.acquire(spec, token or f"run-{job}", holder, extras=extras))
 
 
@@ -105,12 +105,12 @@ def test_a_replaced_message_does_not_begin(locks: Locks, backend: Backend) -> No
     """Marked by the publisher, or by the start of the message that replaced it."""
     publish(locks, "a", "one")
     publish(locks, "a", "two", replace=reservation_token("one"))
-    assert start(locks, "a", "one") == Done(is_being_replaced=True)
-    assert start(locks, "a" + QUEUED, "one") == Done(is_being_replaced=True)
+    assert start(locks, "a", "one") == Ended(is_being_replaced=True)
+    assert start(locks, "a" + QUEUED, "one") == Ended(is_being_replaced=True)
     start(locks, "a", "two", supersede=("one", 60.0))
-    assert start(locks, "a", "one") == Done(was_replaced=True)
+    assert start(locks, "a", "one") == Ended(was_replaced=True)
     locks.perform(locks.commands.supersede("a", "three", 60.0))
-    assert start(locks, "a", "three") == Done(was_replaced=True)
+    assert start(locks, "a", "three") == Ended(was_replaced=True)
     assert tokens(locks, "a") == ["run-two"]
 
 
@@ -120,12 +120,12 @@ def test_a_copy_hears_whether_the_attempt_that_ended_leaves_a_result(locks: Lock
     for leaves_result in (True, False):
         mark = ended_mark(first, 60, leaves_result=leaves_result)
         locks.perform(locks.commands.release("a", "t", marks=[mark]))
-        assert start(locks, "a", "one") == Done(leaves_result=leaves_result)
+        assert start(locks, "a", "one") == Ended(leaves_result=leaves_result)
     second = locks.commands.acquire(
         LockSpec("a"),
         "second",
         Holder(task_id="one", retries=1),
-        AcquireExtras(reject_if_completed=True),
+        AcquireExtras(reject_if_ended=True),
     )
     assert locks.perform(second) > 0
 
@@ -143,7 +143,7 @@ def test_a_slot_is_kept_for_the_next_attempt(locks: Locks, backend: Backend) -> 
     """Under the token of the job: it is found by the id, and the attempt takes it over."""
     start(locks, "a", "one")
     kept = reservation_token("one")
-    locks.perform(locks.commands.release("a", "run-one", keep=60.0, keep_as=kept))
+    locks.perform(locks.commands.release("a", "run-one", keep_for=60.0, next_token=kept))
     assert tokens(locks, "a") == [kept]
     assert locks.holders("a")[0].is_queued
     root = locks.commands.root("a")

@@ -1,6 +1,7 @@
 """An operator takes a lock: its holder learns by whom and why, and cannot write any more."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,10 +60,10 @@ def test_only_those_it_was_taken_from_are_told(
     locks.perform(locks.commands.release("gone", "gone"))
     admin.stop(locks, "kept")
     batch = [Renewal(name, name, 30) for name in ("gone", "kept", "taken")]
-    lost = locks.perform(locks.commands.renew(batch, 3))
-    assert lost == {"gone", "taken"}
-    assert lost.revoked == {"taken": Revocation("ann", "stuck")}
-    assert lost.stops == {"kept"}
+    reply = locks.perform(locks.commands.renew(batch, 3))
+    assert reply.lost == {"gone", "taken"}
+    assert reply.revoked == {"taken": Revocation("ann", "stuck")}
+    assert reply.stops == {"kept"}
 
 
 def test_note_outlives_the_next_renewals_and_no_more(backend: Backend) -> None:
@@ -71,9 +72,36 @@ def test_note_outlives_the_next_renewals_and_no_more(backend: Backend) -> None:
     for name, ttl in (("short", 1.0), ("long", 600.0)):
         locks.perform(locks.commands.acquire(LockSpec(name, ttl), name, Holder()))
         admin.force_release(locks, name)
-    root = locks.commands.root("")
-    assert 50_000 < backend.raw.pttl(f"{root}r:short") <= 60_000
-    assert 1_190_000 < backend.raw.pttl(f"{root}r:long") <= 1_200_000
+    key, now = backend.key("notices"), time.time() * 1000
+    left = {name: int(note.split()[0]) - now for name, note in backend.raw.hgetall(key).items()}
+    assert 50_000 < left[b"short"] <= 60_000
+    assert 1_190_000 < left[b"long"] <= 1_200_000
+    assert 1_190_000 < backend.raw.pttl(key) <= 1_200_000
+
+
+def test_note_is_not_read_after_its_time(backend: Backend) -> None:
+    locks = backend.locks(shards=1)
+    for name in ("a", "b"):
+        locks.perform(locks.commands.acquire(LockSpec(name), name, Holder()))
+        admin.force_release(locks, name)
+    key = backend.key("notices")
+    text = backend.raw.hget(key, "a").split(b" ", 1)[1]
+    backend.raw.hset(key, "a", b"%d %s" % (time.time() * 1000 - 1, text))
+    reply = locks.perform(locks.commands.renew([Renewal("a", "a", 9), Renewal("b", "b", 9)], 3))
+    assert reply.lost == {"a", "b"}
+    assert set(reply.revoked) == {"b"}
+    assert locks.perform(locks.commands.locate(locks.commands.root(""), ["a"], 3)).revoked == set()
+
+
+def test_notes_do_not_pile_up(backend: Backend) -> None:
+    """Each release that leaves a note deletes some that are over."""
+    locks = backend.locks(shards=1)
+    key, over = backend.key("notices"), b"%d 3 ann" % (time.time() * 1000 - 1)
+    backend.raw.hset(key, mapping={f"old{number}": over for number in range(40)})
+    for number in range(40):
+        locks.perform(locks.commands.acquire(LockSpec("a"), f"t{number}", Holder()))
+        admin.force_release(locks, "a")
+    assert backend.raw.hlen(key) < 60
 
 
 def test_a_message_in_the_queue_gets_no_note(backend: Backend) -> None:
@@ -87,7 +115,7 @@ def test_a_message_in_the_queue_gets_no_note(backend: Backend) -> None:
 def test_foreign_note_is_no_reason(api: LocksApi, backend: Backend) -> None:
     lease = api.acquire("a")
     backend.raw.delete(backend.key("h:", "a"))
-    backend.raw.lpush(f"{backend.commands().root('a')}r:{lease.token}", "theirs")
+    backend.raw.lpush(backend.key("notices", "a"), "theirs")
     with pytest.raises(LeaseLost) as caught:
         api.renew(lease)
     assert type(caught.value) is LeaseLost

@@ -11,7 +11,6 @@ read the time from a key instead; that line is the only thing changed in them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import fakeredis
@@ -23,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from celery_locks.core.requests import new_token
 from celery_locks.errors import LimitMismatch
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, run_sync
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.requests import Renewal
@@ -33,7 +32,7 @@ from celery_locks.types import Conflict, Holder, LockInfo, LockSpec
 from tests.servers.embedded import EmbeddedServer
 
 START = 1_800_000_000_000_000  # microseconds
-CLAIM, FORGET = 1000, 60_000  # ms, as in handover.lua and common.lua
+CLAIM, FORGET = 1000, 60_000  # ms, as in handover.lua and prune.lua
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 
@@ -100,11 +99,11 @@ class Model:
             return self.yield_to(lock, entry, copy)
         if earlier:
             del lock.holders[earlier.token]
-            return self.take(lock, entry)
+            return self.grant(lock, entry, entry.ttl)
         ahead = [t for t in lock.line if t != entry.token]
         first = not ahead or next(iter(lock.line)) == entry.token
         if len(lock.holders) < entry.limit and first:
-            return self.take(lock, entry)
+            return self.grant(lock, entry, entry.ttl)
         if alive:
             ticket = lock.line[entry.token].fence if entry.token in lock.line else self.number()
             until = lock.know(self.now + alive)
@@ -129,13 +128,11 @@ class Model:
         self.hand_over(lock)
         return {copy.token}
 
-    def take(self, lock: Lock, entry: Entry) -> int:
-        """Grant, and forget the names that lapsed long ago."""
-        fence = self.grant(lock, entry, entry.ttl)
+    def cleanup(self) -> None:
+        """Forget the names that lapsed long ago."""
         for name, old in self.locks.items():
             if old.known_until is not None and old.known_until <= self.now - FORGET:
                 self.locks[name] = Lock()
-        return fence
 
     def grant(self, lock: Lock, entry: Entry, ttl: int) -> int:
         lock.line.pop(entry.token, None)
@@ -234,15 +231,11 @@ class FakeWorld(World):
 class VirtualScript(Script):
     """A script that reads the time from a key."""
 
-    def __init__(self, real: Script) -> None:
-        super().__init__(real.name)
-        self._real = real
-
-    @cached_property
-    def text(self) -> str:
-        asks, reads = "redis.call('TIME')", "redis.call('HMGET', root .. 'clock', 's', 'us')"
-        assert self._real.text.count(asks) == 1
-        return self._real.text.replace(asks, reads)
+    def _read(self) -> str:
+        asks, reads = "redis.call('TIME')", "redis.call('HMGET', 'm:{0}:clock', 's', 'us')"
+        text = super()._read()
+        assert text.count(asks) == 1
+        return text.replace(asks, reads)
 
 
 class ServerWorld(World):
@@ -259,8 +252,11 @@ class ServerWorld(World):
         self.raw.hset("m:{0}:clock", mapping={"s": seconds, "us": rest})
 
     def perform(self, call: Call) -> Any:
-        script = self._scripts.setdefault(call.script.name, VirtualScript(call.script))
-        return super().perform(Call(script, call.root, call.args, call.parse, call.budget))
+        if isinstance(call.script, Script):
+            name, parts = call.script.name, (call.root, call.keys, call.args)
+            script = self._scripts.setdefault(name, VirtualScript(name))
+            call = Call(script, *parts, call.parse, call.budget)
+        return super().perform(call)
 
     def close(self) -> None:
         self.raw.close()
@@ -362,13 +358,13 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, pick=picks, keep=st.sampled_from([0, 0, 0, 700]))
     def release(self, name: str, pick: int, keep: int) -> None:
         token = self._someone(name, pick)
-        answer = self.world.perform(self.commands.release(name, token, keep=keep / 1000))
+        answer = self.world.perform(self.commands.release(name, token, keep_for=keep / 1000))
         assert answer == self.model.release(name, token, keep)
 
     @rule(leases=st.lists(st.tuples(names, picks, ttls), min_size=1, max_size=4))
     def renew(self, leases: list[tuple[str, int, int]]) -> None:
         batch = [Renewal(name, self._someone(name, pick), ttl / 1000) for name, pick, ttl in leases]
-        answers = self.world.perform(self.commands.renew(batch, 1))
+        answers = self.world.perform(self.commands.renew(batch, 1)).lost
         held = [self.model.renew(name, token, round(ttl * 1000)) for name, token, ttl in batch]
         assert answers == {r.token for r, ours in zip(batch, held, strict=True) if not ours}
 
@@ -378,6 +374,14 @@ class Machine(RuleBasedStateMachine):
         call = AdminCommands(self.commands).force_release(name, token, request_id=new_token())
         taken = self.world.perform(call)
         assert {h.token for h in taken} == self.model.force_release(name, token)
+
+    @rule()
+    def cleanup(self) -> None:
+        commands = AdminCommands(self.commands)
+        run_sync(
+            commands.prune_lapsed("m:{0}:", "index", self.model.micros / 1e6, 1), self.world.perform
+        )
+        self.model.cleanup()
 
     @rule(
         micros=st.sampled_from(
@@ -396,7 +400,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_seen_is_the_truth(self) -> None:
-        page = self.world.perform(self.commands.page())
+        page = run_sync(self.commands.page(), self.world.perform)
         listed = {info.name: info for info in page.locks}
         for name in LIMITS:
             assert self.world.perform(self.commands.info(name)) == listed.get(name)

@@ -8,13 +8,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.docs import snippets
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import Child, new_directory
-from tests.support.leftovers import processes_in
+from tests.support.processes import processes_in
 from tests.support.waiting import wait_until
 
-# For a whole page; a single command has less (snippets.PATIENCE).
+ROOT = Path(__file__).parents[2]
+# For a whole page; a single command has less (PATIENCE in page_runner.py).
 DEADLINE = 180.0
 
 
@@ -24,8 +24,8 @@ def run_page(page: Path) -> str:
     work = directory / "page"
     work.mkdir()
     with EmbeddedServer() as server:
-        script = [sys.executable, str(snippets.__file__), str(page), server.url]
-        child = Child(["/usr/bin/env", "-C", str(work), *script], directory)
+        run = [sys.executable, "-m", "tests.docs.page_runner", str(page), server.url, str(work)]
+        child = Child(["/usr/bin/env", "-C", str(ROOT), *run], directory)
         try:
             wait_until(
                 lambda: not child.is_running, DEADLINE, every=0.02, what=f"the end of {page}"

@@ -1,10 +1,4 @@
-"""Runs the snippets of one page of the documentation; `test_snippets.py` does so for every page.
-
-    python tests/docs/snippets.py docs/how-to/names.md redis://127.0.0.1:7001
-
-The process is the page's own, and so is the working directory, which is on `sys.path`. In every
-snippet `redis://localhost:6379` stands for the server in the second argument. The first snippet
-that fails ends the page with a report: file, line, what was expected and what came.
+"""The snippets of a page of the documentation: what there is to run, and how.
 
 A block `python` is executed in the namespace of the page. A block `console` has commands (`$ …`)
 and their output, in which `...` stands for any text in a line and a line `...` for any lines; a
@@ -19,23 +13,16 @@ languages of `NOT_RUN` are only shown. A comment on the line before the block ch
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
-import time
 import tomllib
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
-SERVER = "redis://localhost:6379"
 NOT_RUN = {
     *("text", "sql", "lua", "html", "html+django", "nginx", "ini", "css", "http", "diff"),
     *("promql", "dockerfile"),
@@ -46,8 +33,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "yaml": lambda text: list(yaml.safe_load_all(text)),
 }
 LANGUAGES = {"python", "console", *PARSERS, *NOT_RUN}
-# For what takes a second or two on a machine that has nothing else to do.
-PATIENCE = 60.0
 
 _COMMENT = re.compile(r"\s*<!--\s*snippet:\s*(?P<text>.*?)\s*-->\s*")
 _FENCE = re.compile(r"(?P<indent>\s*)(?P<marks>`{3,})(?P<info>[^`]*)")
@@ -87,9 +72,6 @@ class Command(NamedTuple):
 
 def _error(page: Path, line: int, sentence: str, detail: str = "") -> SnippetError:
     return SnippetError(f"{page}:{line}: {sentence}" + (f"\n\n{detail}" if detail else ""))
-
-
-# Reading a page
 
 
 def parse(page: Path, text: str | None = None) -> list[Snippet]:
@@ -180,214 +162,12 @@ def commands_of(snippet: Snippet) -> Iterator[Command]:
         while lines[start].endswith("\\") and start + 1 < end:
             start += 1
         command = "\n".join(lines[first : start + 1]).removeprefix("$ ").rstrip()
-        yield Command(snippet.line + first, command, _stripped(lines[start + 1 : end]))
+        yield Command(snippet.line + first, command, stripped(lines[start + 1 : end]))
 
 
-def _stripped(lines: list[str]) -> list[str]:
+def stripped(lines: list[str]) -> list[str]:
     """Return the lines without trailing spaces, and without the empty ones at the end."""
     lines = [line.rstrip() for line in lines]
     while lines and not lines[-1]:
         lines.pop()
     return lines
-
-
-# Comparing output
-
-
-def matches(expected: list[str], actual: list[str]) -> bool:
-    """Compare line by line; `...` is any text within a line, a line `...` any lines."""
-    reachable = {0}  # how many of the actual lines the expected ones so far may stand for
-    for line in expected:
-        if line.strip() == "...":
-            reachable = set(range(min(reachable), len(actual) + 1)) if reachable else set()
-        else:
-            pattern = _pattern(line)
-            reachable = {
-                index + 1
-                for index in reachable
-                if index < len(actual) and pattern.fullmatch(actual[index])
-            }
-    return len(actual) in reachable
-
-
-def _pattern(line: str) -> re.Pattern[str]:
-    return re.compile(".*?".join(re.escape(part) for part in line.split("...")))
-
-
-def difference(expected: list[str], actual: list[str]) -> str:
-    """Return a diff in which lines that match, although not literally, count as equal."""
-    shown = [_matching(line, expected) for line in actual]
-    names = {"fromfile": "expected", "tofile": "actual", "lineterm": ""}
-    return "\n".join(difflib.unified_diff(expected, shown, **names, n=100))
-
-
-def _matching(line: str, expected: Iterable[str]) -> str:
-    wanted = (text for text in expected if text.strip() != "...")
-    return next((text for text in wanted if _pattern(text).fullmatch(line)), line)
-
-
-# Running a page
-
-
-class Page:
-    """A page while its snippets run: its namespace, its server and its background commands."""
-
-    def __init__(self, server: str) -> None:
-        self._server = server.removesuffix("/0")
-        self._namespace = _new_namespace()
-        self._background: list[subprocess.Popen[bytes]] = []
-
-    def run(self, snippets: Iterable[Snippet]) -> None:
-        """Run them in order; the commands in the background end here, whatever happens."""
-        try:
-            for snippet in snippets:
-                self._run(snippet._replace(text=snippet.text.replace(SERVER, self._server)))
-        finally:
-            for process in self._background:
-                process.kill()
-                process.wait()
-
-    def _run(self, snippet: Snippet) -> None:
-        match snippet.action:
-            case "skip":
-                return
-            case "file":
-                path = Path(snippet.argument)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(snippet.text)
-                return
-            case "new":
-                self._namespace = _new_namespace()
-        if snippet.language == "python":
-            self._run_python(snippet)
-        elif snippet.language == "console":
-            for command in commands_of(snippet):
-                self._run_command(snippet, command)
-        elif snippet.language in PARSERS:
-            _parse_data(snippet)
-
-    def _run_python(self, snippet: Snippet) -> None:
-        expected = snippet.argument if snippet.action == "raises" else ""
-        try:
-            # As many empty lines before it as in the page: a traceback then names the right line.
-            padded = "\n" * (snippet.line - 1) + snippet.text
-            exec(compile(padded, str(snippet.page), "exec"), self._namespace)
-        except (Exception, SystemExit) as error:
-            names = [cls.__name__ for cls in type(error).__mro__]
-            if expected not in names:
-                what = f"expected {expected}, got" if expected else "unexpected"
-                sentence = f"{what} {type(error).__name__}: {error}"
-                line = _line_in(snippet, error)
-                raise snippet.error(sentence, traceback.format_exc(), line) from None
-        else:
-            if expected:
-                raise snippet.error(f"expected {expected}, but nothing was raised", snippet.text)
-
-    def _run_command(self, snippet: Snippet, command: Command) -> None:
-        if command.is_background:
-            self._start(snippet, command)
-            return
-        try:
-            done = subprocess.run(
-                ["bash", "-c", command.text],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=PATIENCE,
-            )
-        except subprocess.TimeoutExpired as error:
-            output = "\n".join(self._lines(error.stdout or b""))
-            sentence = f"`{command.text}` did not end within {PATIENCE:g} s"
-            raise snippet.error(sentence, output, command.line) from None
-        actual = self._lines(done.stdout)
-        self._compare(snippet, command, actual)
-        if done.returncode and not _shows_failure(command, actual):
-            sentence = f"`{command.text}` failed with exit code {done.returncode}"
-            raise snippet.error(sentence, "\n".join(actual), command.line)
-
-    def _compare(self, snippet: Snippet, command: Command, actual: list[str]) -> None:
-        if command.expected and not matches(command.expected, actual):
-            detail = difference(command.expected, actual)
-            sentence = f"`{command.text}` printed something else"
-            raise snippet.error(sentence, detail, command.line)
-
-    def _start(self, snippet: Snippet, command: Command) -> None:
-        """Run in the background; wait until a worker is ready, and for the output that is shown.
-
-        A worker says that it is ready if its log has level INFO, so that is added.
-        """
-        text, is_worker = command.text.removesuffix("&"), " worker" in command.text
-        if is_worker and not re.search(r" (-l|--loglevel)\b", text):
-            text += "-l INFO"
-        log = Path(f".background-{len(self._background)}.log")
-        with log.open("wb") as output:
-            # exec: the process is the command itself, so that kill() ends it and not its shell.
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {text}"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self._background.append(process)
-        expected = [*command.expected, "..."]
-        ends = time.monotonic() + PATIENCE
-        while True:
-            actual = self._lines(log.read_bytes())
-            is_ready = not is_worker or any(line.endswith(" ready.") for line in actual)
-            if is_ready and matches(expected, actual):
-                return
-            if process.poll() is not None or time.monotonic() > ends:
-                detail = difference(expected, actual) if is_ready else "\n".join(actual)
-                sentence = f"`{command.text}` did not start as the page says"
-                raise snippet.error(sentence, detail, command.line)
-            time.sleep(0.02)
-
-    def _lines(self, output: bytes) -> list[str]:
-        """Return the lines as the page would show them: with its own name of the server."""
-        text = output.decode(errors="replace").replace(self._server, SERVER)
-        address = self._server.partition("://")[2]
-        return _stripped(text.replace(address, SERVER.partition("://")[2]).splitlines())
-
-
-def _new_namespace() -> dict[str, Any]:
-    """Return the namespace of a script: so Celery names a task after its app, as in a file."""
-    return {"__name__": "__main__"}
-
-
-def _line_in(snippet: Snippet, error: BaseException) -> int:
-    if isinstance(error, SyntaxError) and error.filename == str(snippet.page):
-        return error.lineno or snippet.line
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(snippet.page)]
-    return next((line for line in reversed(lines) if line), snippet.line)
-
-
-def _shows_failure(command: Command, actual: list[str]) -> bool:
-    """Whether the page itself shows that the command fails, and how."""
-    has_text = any(line.strip() != "..." for line in command.expected)
-    crash = "Traceback (most recent call last):"
-    return has_text and (crash not in actual or crash in command.expected)
-
-
-def _parse_data(snippet: Snippet) -> None:
-    try:
-        PARSERS[snippet.language](snippet.text)
-    except (ValueError, yaml.YAMLError) as error:
-        sentence = f"this is not valid {snippet.language}: {error}"
-        raise snippet.error(sentence, snippet.text) from None
-
-
-def main(page: str, server: str) -> int:
-    sys.path[0] = os.getcwd()
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-    try:
-        Page(server).run(parse(Path(page)))
-    except SnippetError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -153,7 +153,7 @@ def test_every_public_name_has_an_entry(site: Path) -> None:
 def test_every_method_for_users_is_shown(site: Path, name: str) -> None:
     """A method that is added is either listed on the page or named here."""
     for_other_layers = {
-        *("follow", "perform", "store_for_thread"),
+        *("follow", "run", "perform", "store_for_thread"),
         *("after_return", "apply", "bind", "on_replace"),  # Celery's, or called by Celery
     }
     own = {

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.docs import page_process
+from tests.docs.expected_output import difference, matches
 from tests.docs.page_process import run_page
-from tests.docs.snippets import SnippetError, commands_of, difference, matches, parse
-from tests.support.leftovers import is_alive
+from tests.docs.snippets import SnippetError, commands_of, parse
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
 

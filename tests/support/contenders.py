@@ -48,7 +48,7 @@ class Engine:
 
     def _watch(self, effect: Any) -> Any:
         answer = self._perform(effect)
-        if isinstance(effect, Call) and effect.script is ACQUIRE and any(effect.args[4:5]):
+        if isinstance(effect, Call) and effect.script is ACQUIRE and "wait" in effect.args:
             self.queued = self.queued or time.monotonic()
         return answer
 

@@ -10,7 +10,7 @@ from celery_locks.types import LockInfo
 from tests.servers.embedded import EmbeddedServer
 from tests.support.client_app import close_client, open_client
 from tests.support.journal import Journal, Run
-from tests.support.leftovers import of_locks
+from tests.support.redis_keys import keys_of_locks
 from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
@@ -120,8 +120,8 @@ class Stage:
         wait_until(lambda: not self.leftovers(), SOON, what="the locks' keys to be gone")
 
     def leftovers(self) -> list[str]:
-        keys = of_locks(self.store.keys("*"))  # type: ignore[arg-type]
-        kept = ("}:log", "}:d:", "}:r:")
+        keys = keys_of_locks(self.store.keys("*"))  # type: ignore[arg-type]
+        kept = ("}:log", "}:e:", "}:notices")
         return [key for key in keys if not any(one in key for one in kept)]
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from tests.servers.subprocesses import Child, new_directory
-from tests.support.leftovers import is_alive
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Type-checked by mypy --strict and pyright (``tests/unit/test_typing.py``), never run.
+"""Type-checked by mypy --strict and pyright (``tests/unit/package/test_typing.py``), never run.
 
 A line with an ignore comment is wrong on purpose: both checkers must see it, and complain when
 they no longer do. Celery's own types are those of celery-types. What they have no place for is at

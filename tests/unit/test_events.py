@@ -2,9 +2,10 @@
 
 import logging
 
+import fakeredis
 import pytest
 
-from celery_locks import events, logs
+from celery_locks import Locks, events, logs
 from celery_locks.events import LockEvent, emit, subscribe
 
 
@@ -72,3 +73,31 @@ def test_subscriber_may_leave_while_it_is_told() -> None:
 def test_no_event_is_made_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "LockEvent", None)
     emit("acquired", "a")
+
+
+@pytest.fixture
+def locks() -> Locks:
+    return Locks(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
+
+
+def _raises(event: LockEvent) -> None:
+    raise RuntimeError("broken")
+
+
+def test_subscriber_that_raises_keeps_no_lock(
+    locks: Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    events.subscribe(_raises)
+    with locks.hold("a"):
+        assert locks.is_locked("a")
+    assert not locks.is_locked("a")
+    assert "broken" in caplog.text
+
+
+def test_subscriber_that_is_slow_keeps_no_lock(locks: Locks) -> None:
+    """It is told of a release when the lock is free already."""
+    seen: list[tuple[str, bool]] = []
+    events.subscribe(lambda event: seen.append((event.kind, locks.is_locked(event.name))))
+    with locks.hold("a"):
+        pass
+    assert seen == [("acquired", True), ("released", False)]

@@ -126,3 +126,12 @@ def test_settings_refuse_tls_that_kombu_ignores(url: str) -> None:
 
 def test_settings_do_not_show_the_password() -> None:
     assert "secret" not in repr(of(broker_url="redis://:secret@here"))
+
+
+@pytest.mark.parametrize("variable", ["CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"])
+def test_settings_heed_celerys_variables(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples and many deployments name the server this way only."""
+    monkeypatch.setenv(variable, "redis://elsewhere:7000/3")
+    broker = "redis://here/0" if "BROKER" in variable else "amqp://here"
+    app = Celery(broker=broker, set_as_current=False)
+    assert settings.of(app).url == "redis://elsewhere:7000/3"

@@ -1,103 +1,18 @@
-"""Wrong input is refused where it is written, with a sentence that says what is allowed."""
+"""The values that all layers share: conflicts, infos, specs."""
 
 import json
-import os
 import pickle
 from dataclasses import replace
-from decimal import Decimal
-from typing import Any
 
 import pytest
 
-from celery_locks.errors import LockUsageError
-from celery_locks.types import Conflict, Holder, LockInfo, LockSpec, this_process
-from celery_locks.validation import MAX_SECONDS, check_name
-
-NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("", "must be a text that is not empty"),
-        (None, "must be a text that is not empty, not None"),
-        (b"a", "must be a text"),
-        (5, "must be a text"),
-        ("x" * 513, "is 513 bytes long; 512 is the most"),
-        ("é" * 257, "is 514 bytes long; 512 is the most"),
-        ("a\ud800", "has no UTF-8 form"),
-    ],
-)
-def test_name_that_is_refused(name: Any, sentence: str) -> None:
-    with pytest.raises(LockUsageError, match=sentence):
-        LockSpec(name)
-
-
-@pytest.mark.parametrize("name", ["x", "x" * 512, "é" * 256, "\0", "\n", "{}", "-", "🔒"])
-def test_name_that_is_allowed(name: str) -> None:
-    check_name(name)
-
-
-def test_name_in_a_message_is_short() -> None:
-    with pytest.raises(LockUsageError) as caught:
-        LockSpec("x" * 100_000)
-    assert len(str(caught.value)) < 150
-
-
-@pytest.mark.parametrize("ttl", [NAN, INF, -INF, "5", None, True, Decimal(5), 1 + 2j])
-def test_ttl_that_is_no_finite_number(ttl: Any) -> None:
-    with pytest.raises(LockUsageError, match="ttl must be a finite number of seconds"):
-        LockSpec("a", ttl)
-
-
-@pytest.mark.parametrize("ttl", [0, 0.999, -1, -30.0])
-def test_ttl_that_is_too_short(ttl: float) -> None:
-    with pytest.raises(LockUsageError, match="below 1 s there is no time to renew it"):
-        LockSpec("a", ttl)
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True, None, NAN])
-def test_limit_that_is_refused(limit: Any) -> None:
-    with pytest.raises(LockUsageError, match="must be a whole number from 1"):
-        LockSpec("a", 30, limit)
-
-
-@pytest.mark.parametrize("seconds", [-0.1, NAN, INF, "1", True])
-@pytest.mark.parametrize("option", ["wait", "at_least"])
-def test_seconds_that_are_refused(option: str, seconds: Any) -> None:
-    with pytest.raises(LockUsageError, match=f"{option} must be a number of seconds from 0"):
-        LockSpec("a", **{option: seconds})
+from celery_locks.types import Conflict, Holder, LockInfo, LockSpec
 
 
 def test_spec_that_is_allowed() -> None:
     spec = LockSpec("a", 1, 5, 0, 0.5)
     assert (spec.ttl, spec.limit, spec.wait, spec.at_least) == (1, 5, 0, 0.5)
     assert LockSpec("a").wait is None
-
-
-def test_holder_as_dict_is_json_safe() -> None:
-    holder = Holder(token="t", fence=3, task_id="id", pid=9, extra={"queue": "q"})
-    said = json.loads(json.dumps(holder.as_dict()))
-    assert said["task_id"] == "id"
-    assert said["extra"] == {"queue": "q"}
-    assert "extra" not in Holder().as_dict()
-
-
-def test_holder_about_leaves_out_what_is_empty() -> None:
-    """It is stored with every lock: bytes that say nothing are not."""
-    assert Holder().about() == "{}"
-    assert json.loads(Holder(task="t", pid=4).about()) == {"task": "t", "pid": 4}
-
-
-def test_holder_says_where_to_look() -> None:
-    assert str(Holder(host="h", pid=4)) == "a process on h, pid 4"
-    assert str(Holder(task_id="i", task="t", worker="w", pid=4)) == "task t[i] on w, pid 4"
-    assert "unknown host" in str(Holder())
-
-
-def test_this_process_is_this_one() -> None:
-    assert this_process().pid == os.getpid()
-    assert this_process().task_id is None
 
 
 def test_info_remaining_is_that_of_the_first_to_lapse() -> None:
@@ -125,52 +40,6 @@ def test_conflict_in_a_result_has_no_token(token: str) -> None:
     assert (again.is_queued, again.is_kept) == (holder.is_queued, holder.is_kept)
 
 
-@pytest.mark.parametrize("option", ["ttl", "wait", "at_least"])
-@pytest.mark.parametrize("value", [1e18, 10**400, MAX_SECONDS + 1])
-def test_seconds_beyond_ten_years_are_refused(option: str, value: float) -> None:
-    """The server counts in milliseconds and keeps what it is told: such a lock would stay."""
-    with pytest.raises(LockUsageError, match=f"{option} is above ten years"):
-        LockSpec("a", **{option: value})
-
-
-def test_limit_has_an_upper_bound() -> None:
-    with pytest.raises(LockUsageError, match="from 1 to 1000000"):
-        LockSpec("a", limit=10**400)
-
-
-def test_attempt_grows_with_retries_and_replacements() -> None:
-    said = [Holder(retries=0), Holder(retries=9), Holder(replaced=1), Holder(replaced=1, retries=1)]
-    attempts = [holder.attempt for holder in said]
-    assert attempts == sorted(set(attempts))
-
-
 def test_values_survive_pickling() -> None:
     value = Conflict("a", (Holder(extra={"x": 1}),), 1.0, 1)
     assert pickle.loads(pickle.dumps(value)) == value
-
-
-@pytest.mark.parametrize(
-    ("said", "renewals"),
-    [
-        ({"expires_at": 1030.0}, 0),
-        ({"expires_at": 1040.02}, 1),
-        ({"expires_at": 1130.4}, 10),
-        ({"expires_at": 1001.0}, 0),  # a claim out of the queue
-        ({"expires_at": 1130.0, "token": "-x"}, 0),
-        ({"expires_at": 1130.0, "retries": -1}, 0),
-        ({"expires_at": 1130.0, "fence": 0}, 0),
-        ({"expires_at": 1130.0, "ttl": 0.0}, 0),
-    ],
-)
-def test_renewals_are_reckoned(said: dict[str, Any], renewals: int) -> None:
-    """Who waits, a message in the queue and the rest of at_least renew nothing."""
-    usual = {"fence": 7, "ttl": 30.0, "acquired_at": 1000.0}
-    holder = Holder(**{**usual, **said})
-    assert holder.renewals == holder.as_dict()["renewals"] == renewals
-
-
-def test_holder_of_another_version_is_read() -> None:
-    """Results of old and new workers meet in one backend."""
-    said = {**Holder(token="t", pid=4).as_dict(), "a word of tomorrow": 1}
-    assert Holder.from_dict(said) == Holder(token="t", pid=4)
-    assert Holder.from_dict({"token": "t"}) == Holder(token="t")

@@ -1,4 +1,4 @@
-"""The commands of operators, in the same layout as those of the locks. Pure.
+"""The commands of operators and of the cleanup, in the same layout as those of the locks. Pure.
 
 The contract of each script is at the head of its ``.lua`` file. The commands that holders use too
 (info, the list, stop) are in ``locks.py``.
@@ -7,19 +7,27 @@ The contract of each script is at the head of its ``.lua`` file. The commands th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
-from celery_locks.store.records import history_entry_of, holders_of
+from celery_locks.store.commands.requests import lock_keys, milliseconds
+from celery_locks.store.records import history_entry_of, holders_of, name_in
+from celery_locks.store.resp import Arg
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import HistoryEntry, Holder
 from celery_locks.validation import history_text
 
 # An entry has up to sixteen holders.
 HISTORY_PAGE = 50
 # What prune.lua deletes from, in the order that it needs.
-PRUNED_KEYS = ("records", "index", "stops", "done")
+PRUNED_KEYS = ("records", "index", "completed")
+# Seconds after which a lapsed name is deleted; FORGET_MS in prune.lua is the same number.
+FORGET = 60
+_HSCAN, _ZSCAN = PlainCommand("HSCAN"), PlainCommand("ZSCAN")
+_ZRANGEBYSCORE = PlainCommand("ZRANGEBYSCORE")
 
 
 class PruneStep(NamedTuple):
@@ -53,8 +61,10 @@ class AdminCommands:
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, history_text("by", by), history_text("reason", why), request_id)
-        return Call(scripts.FORCE_RELEASE, self._commands.root(name), args, parse, CALL_LIMIT)
+        root = self._commands.root(name)
+        keys = (*lock_keys(root, name), f"{root}p:{request_id}")
+        args = (token, history_text("by", by), history_text("reason", why))
+        return Call(scripts.FORCE_RELEASE, root, keys, args, parse, CALL_LIMIT)
 
     def history(
         self,
@@ -69,8 +79,8 @@ class AdminCommands:
             entries = [history_entry_of(identifier, fields) for identifier, fields in reply[1:]]
             return HistoryPage(entries, entries[-1].id if reply[0] and entries else "")
 
-        args = (f"({before}" if before else "+", size, of)
-        return Call(scripts.HISTORY, root, args, parse, CALL_LIMIT)
+        args = (f"({before}" if before else "+", size)
+        return Call(scripts.HISTORY, root, (root + of,), args, parse, CALL_LIMIT)
 
     def durations(self, root: str, tasks: Sequence[str] = ()) -> Call:
         """Read the last holds of tasks in seconds, of one shard; without ``tasks`` of all tasks."""
@@ -83,15 +93,42 @@ class AdminCommands:
                 if holds
             }
 
-        return Call(scripts.DURATIONS, root, tuple(tasks), parse, CALL_LIMIT)
+        return Call(scripts.DURATIONS, root, (), tuple(tasks), parse, CALL_LIMIT)
 
-    def prune(self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False) -> Call:
+    def prune(
+        self, root: str, part: str, cursor: str = "0", *, dry_run: bool = False
+    ) -> Operation[PruneStep]:
         """Do one ``PruneStep``; with ``dry_run`` only count."""
+        scan, args = _HSCAN if part == "records" else _ZSCAN, (cursor, "COUNT", PAGE)
+        page = yield Call(scan, root, (root + part,), args, list, CALL_LIMIT)
+        pruned = yield self._prune(root, part, page[1], CALL_LIMIT, dry_run=dry_run)
+        return PruneStep(page[0].decode(), pruned)
 
-        def parse(reply: Any) -> PruneStep:
-            return PruneStep(reply[0].decode(), reply[1])
+    def prune_lapsed(self, root: str, part: str, now: float, budget: float) -> Operation[bool]:
+        """Delete the names of an index whose time is over: True if there may be more of them.
 
-        return Call(scripts.PRUNE, root, (part, cursor, PAGE, int(not dry_run)), parse, CALL_LIMIT)
+        ``now`` is the caller's clock. It only says where to look; the server's clock decides.
+        ``budget`` is for each of the two calls.
+        """
+        latest = now - FORGET if part == "index" else now
+        args = ("-inf", milliseconds(latest), "LIMIT", 0, PAGE)
+        names = yield Call(_ZRANGEBYSCORE, root, (root + part,), args, list, budget)
+        entries = [text for name in names for text in (name, b"")]
+        pruned = (yield self._prune(root, part, entries, budget)) if names else 0
+        return bool(pruned == PAGE)
+
+    def _prune(
+        self, root: str, part: str, entries: list[bytes], budget: float, *, dry_run: bool = False
+    ) -> Call:
+        """Delete those of the entries, [field, value]…, that nobody needs: their number."""
+        keys: tuple[str, ...] = ()
+        args: tuple[Arg, ...] = (part, int(not dry_run))
+        for field, value in zip(entries[::2], entries[1::2], strict=True):
+            with suppress(ValueError):  # no entry of ours
+                texts = field.decode(), value.decode()
+                keys += lock_keys(root, name_in(value) if part == "records" else texts[0])
+                args += texts
+        return Call(scripts.PRUNE, root, keys, args, int, budget)
 
     def server(self, root: str) -> Call:
         """Read the INFO of the server of a shard, as a mapping."""
@@ -100,4 +137,4 @@ class AdminCommands:
             lines = (line.partition(":") for line in reply.decode().splitlines())
             return {field: value for field, colon, value in lines if colon}
 
-        return Call(scripts.SERVER, root, (), parse, CALL_LIMIT)
+        return Call(scripts.SERVER, root, (), (), parse, CALL_LIMIT)

@@ -12,16 +12,16 @@ from typing import Any
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.replies import (
-    Done,
     Located,
     LockPage,
-    Lost,
+    Rejection,
+    RenewReply,
     Wait,
     parse_acquire,
     parse_locate,
-    parse_lost,
+    parse_renew,
     parse_wait,
 )
 from celery_locks.store.commands.requests import (
@@ -29,11 +29,13 @@ from celery_locks.store.commands.requests import (
     Mark,
     Renewal,
     job_field,
+    lock_keys,
     milliseconds,
     superseded_mark,
 )
-from celery_locks.store.records import holders_of, info_of
+from celery_locks.store.records import holders_of, infos_of
 from celery_locks.store.resp import Arg
+from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import (
     DEFAULT_PREFIX,
     Conflict,
@@ -51,6 +53,7 @@ RENEW_BATCH = 250
 PAGE = 40
 # The claim window in seconds; CLAIM_MS in handover.lua is the same number.
 CLAIM = 1.0
+_MGET, _ZSCAN = PlainCommand("MGET"), PlainCommand("ZSCAN")
 
 
 def budget_of(ttl: float) -> float:
@@ -87,54 +90,58 @@ class LockCommands:
         channel: str = "-",
         owners: Sequence[str] = (),
     ) -> Call:
-        """Acquire the lock: the fence, a ``Conflict`` or, if the extras ask for it, a ``Done``.
+        """Acquire the lock: the fence, a ``Conflict`` or, if the extras ask, a ``Rejection``.
 
         A caller with ``alive`` joins the queue of a busy lock and counts as alive for so many
         seconds. ``owners`` hold other locks and are blocked while this caller waits.
         """
         name, ttl, limit, _, _ = spec
         ms, size = round(ttl * 1000), len(name) if name.isascii() else len(name.encode())
-        record = (
-            f"{ms} {limit} {job_field(holder)} {holder.attempt} {channel} {size} {name}"
-            f"{holder.about()}"
-        )
-        args: tuple[Arg, ...] = (name, token, ms, record)
-        if alive or extras:
-            alive_ms = milliseconds(alive)
-            waits: Arg = " ".join((str(alive_ms), *owners)) if owners else alive_ms
-            args += (waits, *(extras.args() if extras else ()))
+        job, root = job_field(holder), self._only_root or self.root(name)
+        record = f"{ms} {limit} {job} {holder.attempt} {channel} {size} {name}{holder.about()}"
+        keys: tuple[str, ...] = lock_keys(root, name)
+        args: tuple[Arg, ...] = (token, record)
+        if alive:
+            args += ("wait", milliseconds(alive))
+        if extras:
+            more_keys, more_args = extras.options(root, token, job)
+            keys, args = (*keys, *more_keys), (*args, *more_args)
+        if owners:
+            keys += tuple(f"{root}w:{owner}" for owner in owners)
 
-        def parse(reply: Any) -> int | Conflict | Done:
+        def parse(reply: Any) -> int | Conflict | Rejection:
             return reply if isinstance(reply, int) else parse_acquire(spec, reply)
 
-        root = self._only_root or self.root(name)
-        return Call(scripts.ACQUIRE, root, args, parse, min(ttl / 3, CALL_LIMIT))
+        return Call(scripts.ACQUIRE, root, keys, args, parse, min(ttl / 3, CALL_LIMIT))
 
     def release(
         self,
         name: str,
         token: str,
         *,
-        keep: float = 0,
-        keep_as: str = "",
+        keep_for: float = 0,
+        next_token: str = "",
         marks: Sequence[Mark] = (),
-        past: str | None = None,
+        history_note: str | None = None,
         budget: float = CALL_LIMIT,
     ) -> Call:
         """Release the lock: True if the token held it. Leave the ``marks`` in any case.
 
-        ``keep`` keeps the slot taken for so many seconds, under the token ``keep_as`` or one that
-        nobody knows. With ``past``, a hold of more than a second is noted in the history: "" if it
-        ended by itself, else why it ended.
+        ``keep_for`` keeps the slot taken for so many seconds, under ``next_token`` or a token that
+        nobody knows. With a ``history_note``, a hold of more than a second is noted in the history:
+        "" if it ended by itself, else why it ended.
         """
-        args: tuple[Arg, ...] = (name, token)
-        if keep or marks or past is not None:
-            args += (milliseconds(keep), keep_as)
-            for mark, value, ttl in marks:
-                args += (mark, value, milliseconds(ttl))
-            if past is not None:
-                args += (past,)
-        return Call(scripts.RELEASE, self._only_root or self.root(name), args, bool, budget)
+        root = self._only_root or self.root(name)
+        keys: tuple[str, ...] = lock_keys(root, name)
+        args: tuple[Arg, ...] = (token,)
+        if keep_for or marks or history_note is not None:
+            args += (milliseconds(keep_for), next_token)
+            for key, value, ttl in marks:
+                keys += (root + key,)
+                args += (value, milliseconds(ttl))
+            if history_note is not None:
+                args += (history_note,)
+        return Call(scripts.RELEASE, root, keys, args, bool, budget)
 
     def supersede(self, name: str, task_id: str, seconds: float) -> Call:
         """Mark a replaced message: it does not run if it is delivered within these seconds."""
@@ -146,22 +153,24 @@ class LockCommands:
         def parse(reply: Any) -> Located:
             return parse_locate(tokens, reply)
 
-        return Call(scripts.LOCATE, root, tuple(tokens), parse, budget)
+        return Call(scripts.LOCATE, root, (), tuple(tokens), parse, budget)
 
     def renew(self, batch: Sequence[Renewal], budget: float, *, retimed: bool = False) -> Call:
-        """Renew leases of one shard: the ``Lost`` tokens among them.
+        """Renew leases of one shard: a ``RenewReply``.
 
         ``retimed``: there is only one lease, and it changes its ttl.
         """
+        root = self.root(batch[0].name)
+        keys = tuple(f"{root}h:{name}" for name, _, _ in batch)
         args: list[Arg] = []
-        for name, token, ttl in batch:
-            args += (name, token, round(ttl * 1000))
+        for _, token, ttl in batch:
+            args += (token, round(ttl * 1000))
         args += (1,) if retimed else ()
 
-        def parse(reply: Any) -> Lost:
-            return parse_lost(batch, reply)
+        def parse(reply: Any) -> RenewReply:
+            return parse_renew(batch, reply)
 
-        return Call(scripts.RENEW, self.root(batch[0].name), tuple(args), parse, budget)
+        return Call(scripts.RENEW, root, keys, tuple(args), parse, budget)
 
     def stop(
         self, name: str, token: str = "", by: str = "", why: str = "", *, request_id: str
@@ -174,46 +183,69 @@ class LockCommands:
         def parse(reply: Any) -> tuple[Holder, ...]:
             return tuple(holders_of(reply[1:]))
 
-        args = (name, token, history_text("by", by), history_text("reason", why), request_id)
-        return Call(scripts.STOP, self.root(name), args, parse, CALL_LIMIT)
+        root = self.root(name)
+        keys = (f"{root}h:{name}", f"{root}p:{request_id}")
+        args = (token, history_text("by", by), history_text("reason", why))
+        return Call(scripts.STOP, root, keys, args, parse, CALL_LIMIT)
 
     def info(self, name: str) -> Call:
         """Read one lock: its ``LockInfo``, or None without holders and waiters."""
 
         def parse(reply: Any) -> LockInfo | None:
-            now, lock = reply
-            return info_of(lock, now) if len(lock) > 2 else None
+            return next(iter(infos_of([name], reply)), None)
 
-        return Call(scripts.INFO, self.root(name), (name,), parse, CALL_LIMIT)
+        root = self.root(name)
+        return Call(scripts.DESCRIBE, root, lock_keys(root, name), (), parse, CALL_LIMIT)
 
-    def waits(self, root: str, owners: Sequence[str]) -> Call:
+    # The names of these are read first, so that the call declares its keys.
+
+    def waits(self, root: str, owners: Sequence[str]) -> Operation[list[Wait]]:
         """Read a ``Wait`` for each of the owners that waits in this shard."""
+        keys = tuple(f"{root}w:{owner}" for owner in owners)
+        values = yield Call(_MGET, root, keys, (), list, WAITS_LIMIT)
+        pairs = zip(owners, values, strict=True)
+        waiters = [(owner, *value.decode().split(" ", 1)) for owner, value in pairs if value]
+        if not waiters:
+            return []
+        keys = tuple(key for _, _, name in waiters for key in lock_keys(root, name))
+        tokens = tuple(token for _, token, _ in waiters)
+        entries = yield Call(scripts.WAITS, root, keys, tokens, list, WAITS_LIMIT)
+        found = zip(waiters, entries, strict=True)
+        return [parse_wait(*waiter, *entry) for waiter, entry in found if entry]
 
-        def parse(reply: Any) -> list[Wait]:
-            return [parse_wait(*entry) for entry in reply]
-
-        return Call(scripts.WAITS, root, tuple(owners), parse, WAITS_LIMIT)
-
-    def page(self, cursor: str = "", size: int = PAGE, *, lapsed: bool = False) -> Call:
-        """Read a ``LockPage``; a cursor is the shard and the server's cursor in it.
+    def page(
+        self, cursor: str = "", size: int = PAGE, *, lapsed: bool = False
+    ) -> Operation[LockPage]:
+        """Read a ``LockPage``; a lock that is held during the whole walk is on some page.
 
         With ``lapsed`` it has the holders that lapsed and are not forgotten yet.
         """
+        root, names, cursor = yield from self.names("index", cursor, size)
+        if not names:
+            return LockPage([], cursor)
+
+        def parse(reply: Any) -> list[LockInfo]:
+            return infos_of(names, reply)
+
+        keys = tuple(key for name in names for key in lock_keys(root, name))
+        locks = yield Call(scripts.DESCRIBE, root, keys, (int(lapsed),), parse, CALL_LIMIT)
+        return LockPage(locks, cursor)
+
+    def names(
+        self, key: str, cursor: str = "", size: int = PAGE
+    ) -> Operation[tuple[str, list[str], str]]:
+        """Read a page of the names in one of the indexes: the root, the names, the next cursor.
+
+        A cursor is the shard and the server's cursor in it, "" at the start and at the end.
+        """
         shard, _, inner = (cursor or "0:0").partition(":")
-
-        def parse(reply: Any) -> LockPage:
-            locks = [info_of(lock, reply[1]) for lock in reply[2:]]
-            return LockPage(locks, self.next_cursor(int(shard), reply[0].decode()))
-
-        return Call(
-            scripts.LIST, self.roots[int(shard)], (inner, size, int(lapsed)), parse, CALL_LIMIT
-        )
-
-    def next_cursor(self, shard: int, inner: str) -> str:
-        """Return the cursor after ``inner``, which may be in the next shard."""
-        if inner != "0":
-            return f"{shard}:{inner}"
-        return f"{shard + 1}:0" if shard + 1 < len(self.roots) else ""
+        root = self.roots[int(shard)]
+        page = yield Call(_ZSCAN, root, (root + key,), (inner, "COUNT", size), list, CALL_LIMIT)
+        following, names = page[0].decode(), [name.decode() for name in page[1][::2]]
+        if following != "0":
+            return root, names, f"{shard}:{following}"
+        is_last = int(shard) + 1 == len(self.roots)
+        return root, names, "" if is_last else f"{int(shard) + 1}:0"
 
 
 def _shard_name(name: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
+from celery_locks.store.commands.requests import lock_keys
 from celery_locks.store.resp import Arg
 from celery_locks.store.scripts import PlainCommand
 
@@ -64,10 +65,11 @@ class MetricsCommands:
 
     def count(self, process: str, number: int, counts: Sequence[tuple[MetricField, int]]) -> Call:
         """Add a numbered batch of counts: False if the server counted it before."""
-        args: list[Arg] = [process, number, _REMEMBERED_MS, _LIFETIME_MS, _MAX_FIELDS]
+        keys = (f"{self._root}metrics", f"{self._root}metrics:{process}")
+        args: list[Arg] = [number, _REMEMBERED_MS, _LIFETIME_MS, _MAX_FIELDS]
         for field, amount in counts:
             args += (*(_plain(part) for part in field), amount)
-        return Call(scripts.COUNT, self._root, tuple(args), bool, CALL_LIMIT)
+        return Call(scripts.COUNT, self._root, keys, tuple(args), bool, CALL_LIMIT)
 
     def counts(self, cursor: str = "0") -> Call:
         """Read a page of the counts: ({field: amount}, next cursor, "0" at the end)."""
@@ -81,18 +83,20 @@ class MetricsCommands:
             return found, reply[0].decode()
 
         args: tuple[Arg, ...] = (cursor, "COUNT", 1000)
-        return Call(_HSCAN, f"{self._root}metrics", args, parse, CALL_LIMIT)
+        return Call(_HSCAN, self._root, (f"{self._root}metrics",), args, parse, CALL_LIMIT)
 
-    def tally(self, cursor: str = "") -> Call:
+    def tally(self, cursor: str = "") -> Operation[tuple[list[tuple[str, Tally]], str]]:
         """Count a page of the locks: ([(task, ``Tally``)…], next cursor, "" at the end)."""
-        shard, _, inner = (cursor or "0:0").partition(":")
+        root, names, cursor = yield from self._commands.names("index", cursor, _TALLY_PAGE)
+        if not names:
+            return [], cursor
 
-        def parse(reply: Any) -> tuple[list[tuple[str, Tally]], str]:
-            cursor_after = self._commands.next_cursor(int(shard), reply[0].decode())
-            return [_task_tally(*reply[i : i + 6]) for i in range(1, len(reply), 6)], cursor_after
+        def parse(reply: Any) -> list[tuple[str, Tally]]:
+            return [_task_tally(*reply[i : i + 6]) for i in range(0, len(reply), 6)]
 
-        root = self._commands.roots[int(shard)]
-        return Call(scripts.TALLY, root, (inner, _TALLY_PAGE), parse, CALL_LIMIT)
+        keys = tuple(key for name in names for key in lock_keys(root, name))
+        tallies = yield Call(scripts.TALLY, root, keys, (), parse, CALL_LIMIT)
+        return tallies, cursor
 
 
 def _task_tally(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
 from celery_locks.store.commands.requests import Mark, milliseconds
 from celery_locks.store.resp import Arg
@@ -29,6 +29,10 @@ class UserBuffer(NamedTuple):
     name: str
     buffer: str
     user: str
+
+    def keys(self, root: str) -> tuple[str, str, str]:
+        """Return the redis keys of the messages; see ``batches.lua``."""
+        return f"{root}l:{self.name}", f"{root}f:{self.name}", f"{root}u:{self.buffer}"
 
 
 class CompletedPage(NamedTuple):
@@ -49,39 +53,40 @@ class RecipeCommands:
 
     def claim(self, name: str, mark: Mark) -> Call:
         """Leave a mark if there is none: the mark that is there now."""
-        args = (mark.mark, mark.value, milliseconds(mark.ttl))
-        return Call(scripts.CLAIM, self.root(name), args, bytes.decode, CALL_LIMIT)
+        root, args = self.root(name), (mark.value, milliseconds(mark.ttl))
+        return Call(scripts.CLAIM, root, (root + mark.key,), args, bytes.decode, CALL_LIMIT)
 
     def read(self, name: str, mark: str) -> Call:
         """Read a mark: its text, or None."""
-        return Call(_GET, f"{self.root(name)}{mark}", (), _parse_text, CALL_LIMIT)
+        root = self.root(name)
+        return Call(_GET, root, (root + mark,), (), _parse_text, CALL_LIMIT)
 
     def reset(self, name: str, mark: str, request_id: str, by: str = "", why: str = "") -> Call:
         """Delete a mark: True if there was one. Logged only with ``by``."""
-        args = (mark, request_id, name, history_text("by", by), history_text("reason", why))
-        return Call(scripts.RESET, self.root(name), args, _parse_bool, CALL_LIMIT)
+        root, args = self.root(name), (name, history_text("by", by), history_text("reason", why))
+        keys = (root + mark, f"{root}p:{request_id}")
+        return Call(scripts.RESET, root, keys, args, _parse_bool, CALL_LIMIT)
 
-    def completed_page(self, cursor: str = "", size: int = PAGE) -> Call:
-        """Read a ``CompletedPage``; a cursor is the shard and the server's cursor in it."""
-        shard, _, inner = (cursor or "0:0").partition(":")
+    def completed_page(self, cursor: str = "", size: int = PAGE) -> Operation[CompletedPage]:
+        """Read a ``CompletedPage``; names first, so that the second call declares its keys."""
+        root, names, cursor = yield from self._commands.names("completed", cursor, size)
+        if not names:
+            return CompletedPage([], cursor)
 
-        def parse(reply: Any) -> CompletedPage:
-            rows = reply[2:]
-            found = [
-                (rows[i].decode(), rows[i + 1] / 1000, rows[i + 2], rows[i + 3])
-                for i in range(0, len(rows), 4)
-            ]
-            return CompletedPage(found, self._commands.next_cursor(int(shard), reply[0].decode()))
+        def parse(reply: Any) -> list[tuple[str, float, bytes, int]]:
+            marks = zip(names, reply, strict=True)
+            return [(name, mark[0] / 1000, mark[1], mark[2]) for name, mark in marks if mark]
 
-        root = self._commands.roots[int(shard)]
-        return Call(scripts.COMPLETED_PAGE, root, (inner, size), parse, CALL_LIMIT)
+        keys = tuple(f"{root}o:{name}" for name in names)
+        found = yield Call(scripts.COMPLETED_PAGE, root, keys, (), parse, CALL_LIMIT)
+        return CompletedPage(found, cursor)
 
     # Lists.
 
     def drain(self, list_key: str, count: int, token: str) -> Call:
         """Take messages off a user's own list; its key is used as it is."""
-        args = (count, _memo_key(list_key, token), _REMEMBERED_MS)
-        return Call(scripts.DRAIN_LIST, list_key, args, list, CALL_LIMIT)
+        keys, args = (list_key, _memo_key(list_key, token)), (count, _REMEMBERED_MS)
+        return Call(scripts.DRAIN_LIST, list_key, keys, args, list, CALL_LIMIT)
 
     def push(self, user_buffer: UserBuffer, message: str, request_id: str) -> Call:
         """Add a message: the number of messages that wait."""
@@ -89,8 +94,10 @@ class RecipeCommands:
         def parse(reply: Any) -> int:
             return int(reply[0])
 
-        args = (*user_buffer, request_id, message)
-        return Call(scripts.PUSH_MESSAGE, self.root(user_buffer.name), args, parse, CALL_LIMIT)
+        name, _, user = user_buffer
+        root = self.root(name)
+        keys = (f"{root}h:{name}", *user_buffer.keys(root), f"{root}p:{request_id}")
+        return Call(scripts.PUSH_MESSAGE, root, keys, (user, message), parse, CALL_LIMIT)
 
     def take_batch(self, user_buffer: UserBuffer, token: str, count: int) -> Call:
         """Take a batch: the messages, or None if the token does not hold the lock."""
@@ -98,39 +105,41 @@ class RecipeCommands:
         def parse(reply: Any) -> list[bytes] | None:
             return reply[1:] if reply[0] else None
 
-        args = (*user_buffer, token, count)
-        return Call(scripts.TAKE_BATCH, self.root(user_buffer.name), args, parse, CALL_LIMIT)
+        name, _, user = user_buffer
+        root = self.root(name)
+        keys = (f"{root}h:{name}", *user_buffer.keys(root))
+        return Call(scripts.TAKE_BATCH, root, keys, (user, token, count), parse, CALL_LIMIT)
 
     def end_batch(
         self, user_buffer: UserBuffer, token: str, request_id: str, *, is_completed: bool
     ) -> Call:
         """Delete a completed batch or put it back: False if another caller may have had it."""
-        args = (*user_buffer, token, int(is_completed), request_id)
-        return Call(scripts.END_BATCH, self.root(user_buffer.name), args, _parse_bool, CALL_LIMIT)
+        root = self.root(user_buffer.name)
+        keys = (*user_buffer.keys(root), f"{root}p:{request_id}")
+        args = (user_buffer.user, token, int(is_completed))
+        return Call(scripts.END_BATCH, root, keys, args, _parse_bool, CALL_LIMIT)
 
     def buffered(self, buffer: str) -> list[Call]:
-        """Return a call for each shard, which reads {user: number of messages}."""
+        """Return a call for each shard, which reads {user: number of messages}, the most first."""
 
         def parse(reply: Any) -> dict[str, int]:
             pairs = zip(reply[::2], reply[1::2], strict=True)
             return {user.decode(): int(float(count)) for user, count in pairs}
 
-        roots = self._commands.roots
-        return [Call(scripts.BUFFERED, root, (buffer,), parse, CALL_LIMIT) for root in roots]
+        return [
+            Call(scripts.BUFFERED, root, (f"{root}u:{buffer}",), (), parse, CALL_LIMIT)
+            for root in self._commands.roots
+        ]
 
     # Inventory.
 
     def stock(self, name: str, items: Sequence[str]) -> list[Call]:
         """Return a call for each chunk of items, which adds them: the number of new items."""
+        root = self.root(name)
+        keys = (f"{root}s:{name}", f"{root}i:{name}")
+        chunks = (items[i : i + _STOCK_CHUNK] for i in range(0, len(items), _STOCK_CHUNK))
         return [
-            Call(
-                scripts.STOCK_ITEMS,
-                self.root(name),
-                (name, *items[start : start + _STOCK_CHUNK]),
-                int,
-                CALL_LIMIT,
-            )
-            for start in range(0, len(items), _STOCK_CHUNK)
+            Call(scripts.STOCK_ITEMS, root, keys, tuple(chunk), int, CALL_LIMIT) for chunk in chunks
         ]
 
     def take(self, name: str, user: str, request_id: str) -> Call:
@@ -140,7 +149,8 @@ class RecipeCommands:
             item, number = reply[0].decode(), int(reply[1])
             return (item, number == 1) if item else number
 
-        return Call(scripts.TAKE_ITEM, self.root(name), (name, user, request_id), parse, CALL_LIMIT)
+        root, keys = self._inventory_keys(name, request_id)
+        return Call(scripts.TAKE_ITEM, root, keys, (user,), parse, CALL_LIMIT)
 
     def give_back(self, name: str, user: str, request_id: str) -> Call:
         """Put a user's item back in stock: the item, or None."""
@@ -148,9 +158,12 @@ class RecipeCommands:
         def parse(reply: Any) -> str | None:
             return reply[0].decode() or None
 
-        return Call(
-            scripts.GIVE_BACK_ITEM, self.root(name), (name, user, request_id), parse, CALL_LIMIT
-        )
+        root, keys = self._inventory_keys(name, request_id)
+        return Call(scripts.GIVE_BACK_ITEM, root, keys, (user,), parse, CALL_LIMIT)
+
+    def _inventory_keys(self, name: str, request_id: str) -> tuple[str, tuple[str, ...]]:
+        root = self.root(name)
+        return root, (*(f"{root}{kind}:{name}" for kind in "sgi"), f"{root}p:{request_id}")
 
     def sold(self, name: str, cursor: str) -> Call:
         """Read a page of the sold items: ({user: item}, next cursor, "0" at the end)."""
@@ -160,10 +173,12 @@ class RecipeCommands:
             return dict(zip(texts[::2], texts[1::2], strict=True)), reply[0].decode()
 
         args: tuple[Arg, ...] = (cursor, "COUNT", 500)
-        return Call(_HSCAN, f"{self.root(name)}g:{name}", args, parse, CALL_LIMIT)
+        root = self.root(name)
+        return Call(_HSCAN, root, (f"{root}g:{name}",), args, parse, CALL_LIMIT)
 
     def left(self, name: str) -> Call:
-        return Call(_SCARD, f"{self.root(name)}s:{name}", (), int, CALL_LIMIT)
+        root = self.root(name)
+        return Call(_SCARD, root, (f"{root}s:{name}",), (), int, CALL_LIMIT)
 
 
 def _parse_bool(reply: Any) -> bool:

@@ -11,28 +11,34 @@ from celery_locks.store.records import holders_of, parse_located, parse_revocati
 from celery_locks.types import Conflict, Holder, LockInfo, LockSpec, Revocation
 
 
-class Done(NamedTuple):
-    """The rejection of an acquire whose ``AcquireExtras`` ask for it.
+class Ended(NamedTuple):
+    """The rejection of an acquire with ``reject_if_ended``: this attempt of the job has ended."""
 
-    This attempt of the job has ended elsewhere; or, with a ``mark``, the lock's work is completed.
-    """
-
-    mark: str = ""
     was_replaced: bool = False  # it never started: another message replaced it
     is_being_replaced: bool = False  # another message will replace it, if that can be sent
     leaves_result: bool = True  # False: it ended without a result (``Ignore``, ``Retry``)
+
+
+class Completed(NamedTuple):
+    """The rejection of an acquire with ``idempotency``: the work is completed, as ``mark`` says."""
+
+    mark: str
+
+
+Rejection = Ended | Completed
 
 
 class ReplacedReservation(int):
     """The fence of a grant that replaced the reservation of a message that had not started."""
 
 
-class Lost(set[str]):
+class RenewReply(NamedTuple):
     """The tokens of a batch that are lost; ``revoked`` has those that an operator force-released.
 
     ``stops`` are tokens that are still held and whose holders are asked to stop.
     """
 
+    lost: frozenset[str] = frozenset()
     revoked: Mapping[str, Revocation] = {}
     stops: frozenset[str] = frozenset()
 
@@ -62,15 +68,15 @@ class Wait(NamedTuple):
     holders: tuple[Holder, ...]
 
 
-def parse_acquire(spec: LockSpec, reply: list[Any]) -> ReplacedReservation | Conflict | Done:
+def parse_acquire(spec: LockSpec, reply: list[Any]) -> ReplacedReservation | Conflict | Rejection:
     """Read the reply of an acquire that is not a plain fence."""
     kind = reply[0]
     if kind == b"replaced":
         return ReplacedReservation(reply[1])
-    if kind == b"done":
-        return _parse_done(reply[1])
-    if kind == b"once":
-        return Done(reply[1].decode())
+    if kind == b"ended":
+        return _parse_ended(reply[1])
+    if kind == b"completed":
+        return Completed(reply[1].decode())
     if kind == b"limit":
         raise LimitMismatch(
             f"lock {spec.name!r} is held with limit {reply[1]}, not {spec.limit}; "
@@ -82,23 +88,24 @@ def parse_acquire(spec: LockSpec, reply: list[Any]) -> ReplacedReservation | Con
     )
 
 
-def _parse_done(ended: bytes) -> Done:
+def _parse_ended(ended: bytes) -> Ended:
     if ended == b"?":
-        return Done(is_being_replaced=True)
+        return Ended(is_being_replaced=True)
     attempt = float(ended)
-    return Done(was_replaced=attempt >= SUPERSEDED, leaves_result=attempt.is_integer())
+    return Ended(was_replaced=attempt >= SUPERSEDED, leaves_result=attempt.is_integer())
 
 
-def parse_lost(batch: Sequence[Renewal], reply: list[Any]) -> Lost:
+def parse_renew(batch: Sequence[Renewal], reply: list[Any]) -> RenewReply:
     """Read the reply of a renewal; see ``renew.lua`` for the form of its entries."""
     if not reply:
-        return Lost()
+        return RenewReply()
     notes = {batch[entry[0]].token: entry[1] for entry in reply if isinstance(entry, list)}
     positions = [entry for entry in reply if isinstance(entry, int)]
-    lost = Lost(notes.keys() | {batch[position].token for position in positions if position >= 0})
-    lost.revoked = {token: parse_revocation(note) for token, note in notes.items()}
-    lost.stops = frozenset(batch[-1 - position].token for position in positions if position < 0)
-    return lost
+    return RenewReply(
+        frozenset(notes) | {batch[position].token for position in positions if position >= 0},
+        {token: parse_revocation(note) for token, note in notes.items()},
+        frozenset(batch[-1 - position].token for position in positions if position < 0),
+    )
 
 
 def parse_locate(tokens: Sequence[str], reply: list[Any]) -> Located:
@@ -111,12 +118,7 @@ def parse_locate(tokens: Sequence[str], reply: list[Any]) -> Located:
     return located
 
 
-def parse_wait(
-    owner: bytes, name: bytes, token: bytes, ticket: bytes, count: int, *holders: Any
-) -> Wait:
-    """Read one entry of the reply of ``waits.lua``."""
+def parse_wait(owner: str, token: str, name: str, ticket: bytes, count: int, *holders: Any) -> Wait:
+    """Make a wait of an owner's waiter and its entry in the reply of ``waits.lua``."""
     known = tuple(holders_of(holders))
-    is_complete = len(known) == count
-    return Wait(
-        owner.decode(), name.decode(), token.decode(), int(float(ticket)), is_complete, known
-    )
+    return Wait(owner, name, token, int(float(ticket)), len(known) == count, known)

@@ -22,15 +22,21 @@ class Renewal(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a release leaves behind, and for how long; see ``marks.lua``."""
+    """What a release leaves behind, and for how long; see ``marks.lua``.
 
-    mark: str
+    ``key`` is the redis key without the root of its shard.
+    """
+
+    key: str
     value: str | int
     ttl: float
 
 
 class IdempotencyCheck(NamedTuple):
-    """The mark of completed work that forbids a grant, and the rule for it (``idempotency.py``)."""
+    """The mark of completed work that forbids a grant, and the rule for it (``idempotency.py``).
+
+    ``mark`` is its key, as in ``Mark``.
+    """
 
     mark: str
     reuse: str
@@ -40,8 +46,8 @@ class IdempotencyCheck(NamedTuple):
 class AcquireExtras(NamedTuple):
     """Optional checks and side effects that run atomically with the acquire."""
 
-    reject_if_completed: bool = False
-    """Reject the call with ``Done`` if this attempt of the job has ended elsewhere."""
+    reject_if_ended: bool = False
+    """Reject the call with ``Ended`` if this attempt of the job has ended elsewhere."""
     release_on_grant: tuple[str, str] = ("", "")
     """Name and token of a reservation to release when the lock is granted."""
     replace: str = ""
@@ -49,24 +55,36 @@ class AcquireExtras(NamedTuple):
     supersede: tuple[str, float] = ("", 0.0)
     """Task id of a replaced message, marked as ended on the grant, and the seconds of the mark."""
     idempotency: IdempotencyCheck | None = None
-    """Grant the lock only if its work is not completed."""
+    """Grant the lock only if its work is not completed; else reject the call with ``Completed``."""
 
-    def args(self) -> tuple[Arg, ...]:
-        """Return the script's arguments 6 to 14; none without extras."""
-        if self == _NO_EXTRAS:
-            return ()
-        check = self.idempotency
-        return (
-            int(self.reject_if_completed),
-            *self.release_on_grant,
-            self.replace,
-            _quoted_job(self.supersede[0]) if self.supersede[0] else "",
-            milliseconds(self.supersede[1]),
-            *((check.mark, check.reuse, milliseconds(check.ttl)) if check else ("", "", 0)),
-        )
+    def options(self, root: str, token: str, job: str) -> tuple[list[str], list[Arg]]:
+        """Return the keys and the arguments of the script's options; see ``acquire.lua``."""
+        keys: list[str] = []
+        args: list[Arg] = []
+        if self.reject_if_ended:
+            keys += [f"{root}e:{job}"]
+            args += ["ended"]
+        name, reservation = self.release_on_grant
+        if reservation:
+            keys += lock_keys(root, name)
+            args += ["release", reservation]
+        if self.replace:
+            keys += [f"{root}e:{_job_of_reservation(self.replace)}", f"{root}p:{token}"]
+            args += ["replace", self.replace]
+        task_id, seconds = self.supersede
+        if task_id:
+            keys += [f"{root}e:{_quoted_job(task_id)}"]
+            args += ["supersede", milliseconds(seconds)]
+        if self.idempotency:
+            mark, reuse, ttl = self.idempotency
+            keys += [root + mark]
+            args += ["once", reuse, milliseconds(ttl)]
+        return keys, args
 
 
-_NO_EXTRAS = AcquireExtras()
+def lock_keys(root: str, name: str) -> tuple[str, str]:
+    """Return the redis keys of a lock: its holders and its waiters."""
+    return f"{root}h:{name}", f"{root}q:{name}"
 
 
 def reservation_token(task_id: str, *, again: bool = False) -> str:
@@ -84,7 +102,7 @@ def ended_mark(holder: Holder, ttl: float, *, leaves_result: bool = True) -> Mar
     The attempt is half a step higher if it leaves no result; the next attempt is still above it.
     """
     value = holder.attempt if leaves_result else f"{holder.attempt}.5"
-    return Mark(f"d:{job_field(holder)}", value, ttl)
+    return Mark(f"e:{job_field(holder)}", value, ttl)
 
 
 def superseded_mark(task_id: str, ttl: float) -> Mark:
@@ -102,6 +120,11 @@ def job_field(holder: Holder) -> str:
 
 def _quoted_job(task_id: str) -> str:
     return "j" + quote(task_id, safe="")
+
+
+def _job_of_reservation(token: str) -> str:
+    """Return the job of a ``reservation_token``; a quoted task id has no "+"."""
+    return "j" + token.removeprefix(RESERVATION_PREFIX).removeprefix("+")
 
 
 # True of nearly every task id: quote() would not change it.

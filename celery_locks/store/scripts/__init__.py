@@ -1,6 +1,7 @@
-"""The Lua scripts, one file each; the head of a file states its arguments and its reply.
+"""The Lua scripts, one file each; the head of a file states its keys, its arguments and its reply.
 
-``lib/`` holds the parts that scripts include.
+``lib/`` holds the parts that scripts include. A script declares every key that it touches: in
+``KEYS`` come the keys of the shard that its ``--keys`` line names, then those of the call.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from importlib.resources import files
 
 from celery_locks.store.resp import Arg, pack, pack_args
 
+# Keys that a shard has once; ``lib/common.lua`` describes them.
+SHARD_KEYS = frozenset(
+    ("records", "index", "fence", "past", "usual", "completed", "notices", "log")
+)
 _INCLUDE = re.compile(r"^--include (\w+)$", re.MULTILINE)
+_KEYS = re.compile(r"^--keys (.+)$", re.MULTILINE)
 
 
 def _read(path: str) -> str:
@@ -25,9 +31,10 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._heads: dict[tuple[str, int], bytes] = {}
+        self._heads: dict[tuple[str, int, int], bytes] = {}
         self._text = ""
         self._sha = ""
+        self._shard_keys: list[str] = []
 
     # No cached_property: before Python 3.12 all its users share one lock, and a process that is
     # forked while the renewer's thread reads a script would never get that lock.
@@ -35,8 +42,18 @@ class Script:
     @property
     def text(self) -> str:
         if not self._text:
-            self._text = _read(f"{self.name}.lua")
+            self._text = _KEYS.sub(self._declare, self._read())
         return self._text
+
+    def _read(self) -> str:
+        return _read(f"{self.name}.lua")
+
+    def _declare(self, line: re.Match[str]) -> str:
+        """Return the local variables that have the names of the ``--keys`` line."""
+        names = line[1].split()
+        self._shard_keys = [name for name in names if name in SHARD_KEYS]
+        values = (f"KEYS[{number}]" for number in range(1, len(names) + 1))
+        return f"local {', '.join(names)} = {', '.join(values)}"
 
     @property
     def sha(self) -> str:
@@ -44,34 +61,40 @@ class Script:
             self._sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         return self._sha
 
-    def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        """Pack an EVALSHA; its first part is cached for each shard and number of arguments."""
-        head = self._heads.get((root, len(args))) or self._cached_head(root, len(args))
-        return head + pack_args(args)
+    def shard_keys(self, root: str) -> list[str]:
+        """Return the first of the script's KEYS; those of the call follow."""
+        assert self.text
+        return [root + key for key in self._shard_keys]
 
-    def _cached_head(self, root: str, args: int) -> bytes:
-        head = self._head("EVALSHA", self.sha, root, args)
+    def by_sha(self, root: str, keys: tuple[str, ...], args: tuple[Arg, ...]) -> bytes:
+        """Pack an EVALSHA; its first part is cached for each shard and number of arguments."""
+        shape = (root, len(keys), len(args))
+        return (self._heads.get(shape) or self._cached_head(shape)) + pack_args((*keys, *args))
+
+    def _cached_head(self, shape: tuple[str, int, int]) -> bytes:
+        head = self._head("EVALSHA", self.sha, *shape)
         if len(self._heads) < 256:
-            self._heads[root, args] = head
+            self._heads[shape] = head
         return head
 
-    def by_text(self, root: str, args: tuple[Arg, ...]) -> bytes:
+    def by_text(self, root: str, keys: tuple[str, ...], args: tuple[Arg, ...]) -> bytes:
         """Pack an EVAL, which also loads the script into the server for the next EVALSHA."""
-        return self._head("EVAL", self.text, root, len(args)) + pack_args(args)
+        return self._head("EVAL", self.text, root, len(keys), len(args)) + pack_args((*keys, *args))
 
-    @staticmethod
-    def _head(command: str, script: str, root: str, args: int) -> bytes:
-        return b"*%d\r\n%b" % (4 + args, pack_args((command, script, 1, root)))
+    def _head(self, command: str, script: str, root: str, keys: int, args: int) -> bytes:
+        shard_keys = self.shard_keys(root)
+        first: tuple[Arg, ...] = (command, script, len(shard_keys) + keys, *shard_keys)
+        return b"*%d\r\n%b" % (len(first) + keys + args, pack_args(first))
 
 
 class PlainCommand:
-    """A plain Redis command instead of a script."""
+    """A plain Redis command instead of a script, with the same reply in RESP2 and RESP3."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def by_sha(self, root: str, args: tuple[Arg, ...]) -> bytes:
-        return pack(self.name, root, *args)
+    def by_sha(self, root: str, keys: tuple[str, ...], args: tuple[Arg, ...]) -> bytes:
+        return pack(self.name, *keys, *args)
 
     by_text = by_sha
 
@@ -81,8 +104,7 @@ RELEASE = Script("release")
 RENEW = Script("renew")
 FORCE_RELEASE = Script("force_release")
 LOCATE = Script("locate")
-INFO = Script("info")
-LIST = Script("list")
+DESCRIBE = Script("describe")
 WAITS = Script("waits")
 HISTORY = Script("history")
 DURATIONS = Script("durations")

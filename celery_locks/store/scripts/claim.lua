@@ -1,9 +1,8 @@
 -- claim: leave a mark if there is none; the token in it tells whose it is. May be repeated.
--- KEYS 1 root  ARGV 1 mark (marks.lua)  2 value  3 ms
+-- KEYS 1 the mark (marks.lua)  ARGV 1 value  2 ms
 -- returns the mark that is there now
 
-local key = KEYS[1] .. ARGV[1]
-local current = redis.call('GET', key)
+local current = redis.call('GET', KEYS[1])
 if current then return current end
-redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
-return ARGV[2]
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return ARGV[1]

@@ -1,8 +1,10 @@
 -- drain_list: take messages off the head of a user's own list. The same memo key gets the same messages.
--- KEYS 1 the list  ARGV 1 how many  2 memo, a key in the same slot  3 ms for which the memo is kept
+-- KEYS the list, and the memo in the same slot  ARGV 1 how many  2 ms for which the memo is kept
 -- returns the messages in order
 
-local list, count, memo = KEYS[1], tonumber(ARGV[1]), ARGV[2]
+--keys list memo
+
+local count = tonumber(ARGV[1])
 local batch = redis.call('LRANGE', memo, 0, -1)
 if #batch > 0 then return batch end
 if redis.call('LLEN', list) <= count then
@@ -16,5 +18,5 @@ else
     redis.call('RPUSH', memo, unpack(batch, i, math.min(i + 999, #batch)))
   end
 end
-redis.call('PEXPIRE', memo, ARGV[3])
+redis.call('PEXPIRE', memo, ARGV[2])
 return batch

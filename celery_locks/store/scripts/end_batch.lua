@@ -1,15 +1,15 @@
 -- end_batch: delete a completed batch, or put it back in order. Only if this token still has it.
--- ARGV 1 name  2 buffer  3 user  4 token  5 '1' if it is completed  6 request id (saved_replies.lua)
+-- KEYS those of batches.lua, and p:<request id> (saved_replies.lua)
+-- ARGV 1 user  2 token  3 '1' if it is completed
 -- returns {1}, or {0}: this token has no batch (any more)
 
---include common
+--keys waiting in_flight users saved
 --include saved_replies
 --include batches
 
-local saved = saved_reply(ARGV[6])
-if saved then return saved end
-local name = ARGV[1]
-if redis.call('LINDEX', root .. 'f:' .. name, 0) ~= ARGV[4] then return save_reply(ARGV[6], {0}) end
-if ARGV[5] == '1' then redis.call('DEL', root .. 'f:' .. name) else put_back(name) end
-count_messages(ARGV[2], ARGV[3], name)
-return save_reply(ARGV[6], {1})
+local earlier = saved_reply(saved)
+if earlier then return earlier end
+if redis.call('LINDEX', in_flight, 0) ~= ARGV[2] then return save_reply(saved, {0}) end
+if ARGV[3] == '1' then redis.call('DEL', in_flight) else put_back() end
+count_messages(ARGV[1])
+return save_reply(saved, {1})

@@ -1,17 +1,16 @@
 -- give_back_item: put a user's item back in stock. May be repeated.
--- ARGV 1 name  2 user  3 request id (saved_replies.lua)
+-- KEYS as in take_item.lua  ARGV 1 user
 -- returns {item}, or {''}: the user had none
 
---include common
+--keys stock items_by_user users_by_item saved
 --include saved_replies
 
-local saved = saved_reply(ARGV[3])
-if saved then return saved end
-local items_by_user = root .. 'g:' .. ARGV[1]
-local item = redis.call('HGET', items_by_user, ARGV[2]) or ''
+local earlier = saved_reply(saved)
+if earlier then return earlier end
+local item = redis.call('HGET', items_by_user, ARGV[1]) or ''
 if item ~= '' then
-  redis.call('HDEL', items_by_user, ARGV[2])
-  redis.call('HDEL', root .. 'i:' .. ARGV[1], item)
-  redis.call('SADD', root .. 's:' .. ARGV[1], item)
+  redis.call('HDEL', items_by_user, ARGV[1])
+  redis.call('HDEL', users_by_item, item)
+  redis.call('SADD', stock, item)
 end
-return save_reply(ARGV[3], {item})
+return save_reply(saved, {item})

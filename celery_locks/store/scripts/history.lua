@@ -1,11 +1,10 @@
 -- history: a page of operators' actions, or of past holds, the latest first.
--- ARGV 1 where to start: '+', or '(' and the last id that was read  2 how many  3 'log' or 'past'
+-- KEYS 1 the stream, log or past
+-- ARGV 1 where to start: '+', or '(' and the last id that was read  2 how many
 -- returns {1 if there may be more, else 0, [id, {field, value, ...}]...}; an id starts with its time in ms
 --
 -- An older version stored texts of any size. Texts are cut, large records of holders are left out, and
 -- a page ends early, so that the size and the time of a reply are bounded.
-
---include common
 
 local MAX_TEXT, MAX_RECORD, MAX_READ, CHUNK = 2000, 10000, 1000000, 5
 local size, from, read = tonumber(ARGV[2]), ARGV[1], 0
@@ -25,7 +24,7 @@ end
 local reply = {1}
 while #reply <= size and read < MAX_READ do
   local count = math.min(CHUNK, size + 1 - #reply)
-  local entries = redis.call('XREVRANGE', root .. ARGV[3], from, '-', 'COUNT', count)
+  local entries = redis.call('XREVRANGE', KEYS[1], from, '-', 'COUNT', count)
   for _, entry in ipairs(entries) do
     read = read + cut(entry[2])
     reply[#reply + 1] = entry

@@ -2,10 +2,12 @@
 -- ARGV tokens
 -- returns for each token its record; 1: force-released (force_release.lua); nil: not acquired yet, or gone
 
---include common
+--keys records notices
+--include clock
+--include notices
 
 local found = redis.call('HMGET', records, unpack(ARGV))
 for i, token in ipairs(ARGV) do
-  if not found[i] and redis.call('EXISTS', root .. 'r:' .. token) == 1 then found[i] = 1 end
+  if not found[i] and (notice_for(token) or '') ~= '' then found[i] = 1 end
 end
 return found

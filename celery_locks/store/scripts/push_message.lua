@@ -1,16 +1,17 @@
 -- push_message: add a message, after putting back the batch of a worker that is gone. May be repeated.
--- ARGV 1 name  2 buffer  3 user  4 request id (saved_replies.lua)  5 message
+-- KEYS h:<name>, those of batches.lua, and p:<request id> (saved_replies.lua)
+-- ARGV 1 user  2 message
 -- returns {number of messages that wait}
 
---include common
+--keys held waiting in_flight users saved
 --include saved_replies
 --include batches
+--include holds
 
-local saved = saved_reply(ARGV[4])
-if saved then return saved end
-local name, waiting = ARGV[1], root .. 'l:' .. ARGV[1]
-local batch_token = redis.call('LINDEX', root .. 'f:' .. name, 0)
-if batch_token and not is_held(name, batch_token) then put_back(name) end
-redis.call('RPUSH', waiting, ARGV[5])
-count_messages(ARGV[2], ARGV[3], name)
-return save_reply(ARGV[4], {redis.call('LLEN', waiting)})
+local earlier = saved_reply(saved)
+if earlier then return earlier end
+local batch_token = redis.call('LINDEX', in_flight, 0)
+if batch_token and not holds(batch_token) then put_back() end
+redis.call('RPUSH', waiting, ARGV[2])
+count_messages(ARGV[1])
+return save_reply(saved, {redis.call('LLEN', waiting)})

@@ -1,32 +1,26 @@
 -- stop: ask the holders of a lock, or one of them, to stop; their next renewal tells them.
--- ARGV 1 name  2 token, or '' for every holder  3 by whom, '' to leave it out of the log  4 why
---      5 request id (saved_replies.lua)
+-- KEYS saved is p:<request id> (saved_replies.lua)
+-- ARGV 1 token, or '' for every holder  2 by whom, '' to leave it out of the log  3 why
 -- returns {now, [token, expiry, record]...}: the holders that were asked
---
--- stops: hash token -> 1. An entry stays until its holder is gone; this script deletes those of the gone.
 
---include common
+--keys records notices log held saved
+--include clock
+--include names
 --include saved_replies
 --include action_log
+--include notices
 
-local saved = saved_reply(ARGV[5])
-if saved then return saved end
-local held, stops = root .. 'h:' .. ARGV[1], root .. 'stops'
-for _, token in ipairs(redis.call('HKEYS', stops)) do
-  if redis.call('HEXISTS', records, token) == 0 then redis.call('HDEL', stops, token) end
-end
+local earlier = saved_reply(saved)
+if earlier then return earlier end
 local reply = {now()}
 local holders = redis.call('ZRANGEBYSCORE', held, '(' .. now(), '+inf', 'WITHSCORES')
 for i = 1, #holders, 2 do
-  if ARGV[2] == '' or ARGV[2] == holders[i] then
-    redis.call('HSET', stops, holders[i], 1)
+  if ARGV[1] == '' or ARGV[1] == holders[i] then
+    leave_notice(holders[i], '', 86400000)
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]
     reply[#reply + 1] = redis.call('HGET', records, holders[i]) or ''
   end
 end
-if #reply > 1 then
-  redis.call('PEXPIRE', stops, 86400000)
-  if ARGV[3] ~= '' then log_action('stop', ARGV[1], ARGV[3], ARGV[4], reply) end
-end
-return save_reply(ARGV[5], reply)
+if #reply > 1 and ARGV[2] ~= '' then log_action('stop', name_of(held), ARGV[2], ARGV[3], reply) end
+return save_reply(saved, reply)

@@ -1,23 +1,24 @@
 -- take_batch: the holder of the lock takes a batch of messages; those of a lost worker come first.
--- ARGV 1 name  2 buffer  3 user  4 token  5 how many
+-- KEYS h:<name>, and those of batches.lua
+-- ARGV 1 user  2 token  3 how many
 -- returns {1, messages...}, the same again in a repeated call; {0}: the token does not hold the lock
 
---include common
+--keys held waiting in_flight users
 --include batches
+--include holds
 
-local name, token = ARGV[1], ARGV[4]
-local in_flight = root .. 'f:' .. name
-if not is_held(name, token) then return {0} end
+local token = ARGV[2]
+if not holds(token) then return {0} end
 local batch_token = redis.call('LINDEX', in_flight, 0)
-if batch_token and batch_token ~= token then put_back(name) end
+if batch_token and batch_token ~= token then put_back() end
 if batch_token ~= token then
-  local batch = redis.call('LPOP', root .. 'l:' .. name, ARGV[5])
+  local batch = redis.call('LPOP', waiting, ARGV[3])
   if not batch then return {1} end
   redis.call('RPUSH', in_flight, token)
   for i = 1, #batch, 1000 do
     redis.call('RPUSH', in_flight, unpack(batch, i, math.min(i + 999, #batch)))
   end
-  count_messages(ARGV[2], ARGV[3], name)
+  count_messages(ARGV[1])
 end
 local reply = redis.call('LRANGE', in_flight, 0, -1)
 reply[1] = 1

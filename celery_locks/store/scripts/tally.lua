@@ -1,11 +1,11 @@
--- tally: count the locks of a page of the index, for each task.
--- ARGV 1 cursor, '0' to start  2 about how many
--- returns {next cursor ('0' at the end), [task, running holders, those of them not renewed for half
---          their ttl, longest hold in ms, queued messages, waiters]...}; task '' is no task
+-- tally: count the holders and waiters of some locks, for each task.
+-- KEYS after those below: h:<name>, q:<name> of each lock
+-- returns [task, running holders, those of them not renewed for half their ttl, longest hold in ms,
+--         queued messages, waiters]...; task '' is no task
 
---include common
+--keys records
+--include clock
 
-local page = redis.call('ZSCAN', index, ARGV[1], 'COUNT', ARGV[2])
 local counts, tasks = {}, {}
 
 -- The counts of the task in a record.
@@ -54,16 +54,13 @@ local function count_waiters(queue)
   end
 end
 
-for i = 1, #page[2], 2 do
-  local name = page[2][i]
-  if tonumber(page[2][i + 1]) > now() then
-    local holders = redis.call('ZRANGEBYSCORE', root .. 'h:' .. name, '(' .. now(), '+inf', 'WITHSCORES')
-    for j = 1, #holders, 2 do count_holder(holders[j], tonumber(holders[j + 1])) end
-    count_waiters(root .. 'q:' .. name)
-  end
+for i = 2, #KEYS, 2 do
+  local holders = redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. now(), '+inf', 'WITHSCORES')
+  for j = 1, #holders, 2 do count_holder(holders[j], tonumber(holders[j + 1])) end
+  count_waiters(KEYS[i + 1])
 end
 
-local reply = {page[1]}
+local reply = {}
 for _, task in ipairs(tasks) do
   local count = counts[task]
   for _, value in ipairs({task, count.held, count.stale, count.oldest, count.queued, count.waiting}) do

@@ -1,32 +1,30 @@
--- waits: the locks of this shard that some owners wait for, and their holders. Read-only.
--- ARGV owners (owners.py)
--- returns {owner, name, token, ticket, number of holders, [token, expiry, record]...} for each owner
---         that waits here, with 64 holders at most
+-- waits: the locks that some waiters wait for, and their holders. Read-only.
+-- KEYS after those below: h:<name>, q:<name> of each waiter
+-- ARGV token of each waiter
+-- returns for each waiter {ticket, number of holders, [token, expiry, record]...} with 64 holders at
+--         most, or {} if it does not count
 --
--- Left out: an owner that does not wait any more, one whose process is gone (nobody listens on its
--- channel), and one that waits for a lock with a lapsed holder (it is about to get that slot).
+-- A waiter does not count that has left the queue, or whose process is gone (nobody listens on its
+-- channel), or that waits for a lock with a lapsed holder (it is about to get that slot).
 
---include common
+--keys records
+--include clock
 
--- The lock that this waiter waits for, or nil if the waiter is dead.
-local function awaited_lock(token)
-  local alive_until, channel, length, rest =
-    (redis.call('HGET', records, token) or ''):match('^0 (%d+) %S+ %S+ %S+ %S+ (%S+) (%d+) (.*)$')
-  if not alive_until or tonumber(alive_until) <= now() then return end
+local function is_alive(token)
+  local record = redis.call('HGET', records, token) or ''
+  local alive_until, channel = record:match('^0 (%d+) %S+ %S+ %S+ %S+ (%S+) ')
+  if not alive_until or tonumber(alive_until) <= now() then return false end
   -- pcall: without the permission for PUBSUB every waiter counts as alive.
   local listeners = channel ~= '-' and redis.pcall('PUBSUB', 'NUMSUB', channel)
-  if type(listeners) == 'table' and listeners[2] == 0 then return end
-  return rest:sub(1, tonumber(length))
+  return type(listeners) ~= 'table' or listeners[2] ~= 0
 end
 
-local function describe_wait(owner)
-  local token = redis.call('GET', root .. 'w:' .. owner)
-  local name = token and awaited_lock(token)
-  local ticket = name and redis.call('ZSCORE', root .. 'q:' .. name, token)
-  if not ticket then return end
-  local holders = redis.call('ZRANGE', root .. 'h:' .. name, 0, 63, 'WITHSCORES')
-  if not holders[1] or tonumber(holders[2]) <= now() then return end
-  local entry = {owner, name, token, ticket, redis.call('ZCARD', root .. 'h:' .. name)}
+local function describe_wait(token, held, queue)
+  local ticket = is_alive(token) and redis.call('ZSCORE', queue, token)
+  if not ticket then return {} end
+  local holders = redis.call('ZRANGE', held, 0, 63, 'WITHSCORES')
+  if not holders[1] or tonumber(holders[2]) <= now() then return {} end
+  local entry = {ticket, redis.call('ZCARD', held)}
   for i = 1, #holders, 2 do
     entry[#entry + 1] = holders[i]
     entry[#entry + 1] = holders[i + 1]
@@ -36,5 +34,5 @@ local function describe_wait(owner)
 end
 
 local reply = {}
-for _, owner in ipairs(ARGV) do reply[#reply + 1] = describe_wait(owner) end
+for i, token in ipairs(ARGV) do reply[i] = describe_wait(token, KEYS[2 * i], KEYS[2 * i + 1]) end
 return reply

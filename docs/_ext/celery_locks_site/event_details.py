@@ -61,7 +61,7 @@ def _mappings(scope: ast.AST) -> dict[str, ast.expr]:
 def _keys(value: ast.AST | None, mappings: dict[str, ast.expr]) -> set[str]:
     match value:
         case ast.Dict(keys, values):
-            own = {key.value for key in keys if isinstance(key, ast.Constant)}
+            own = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
             inner = [_keys(it, mappings) for key, it in zip(keys, values, strict=True) if not key]
             return own.union(*inner)
         case ast.IfExp():

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<marks>`{3,}|:{3,})(?P<info>.*)")
-# Directives that only arrange the site. Others, such as notes, are kept without their fences.
-_DROPPED = ("{toctree}",)
 _CODE = ("{code-block}", "{code}")
-_ONLY_ON_SITE = re.compile(r"^\(\S+\)=$|^<!-- .* -->$|^ *:[\w-]+:.*$|^\+\+\+.*$|^\[\]\{#\S+\}")
+_OPTION = re.compile(r" *:[\w-]+:.*$")
+_ONLY_ON_SITE = re.compile(r"^\(\S+\)=$|^<!-- .* -->$|^\+\+\+.*$")
 
 
 class Page(NamedTuple):
@@ -24,48 +23,65 @@ class Page(NamedTuple):
 
 def plain(source: str, folder: Path) -> str:
     """Return the page as plain Markdown: without directives and comments, with what it includes."""
-    lines: list[str] = []
-    fences: list[tuple[str, str]] = []  # the open fences: their marks, and what becomes of them
-    is_head = False  # of a directive: its options stand there
+    page = _PlainPage(folder)
     for line in source.splitlines():
+        page.read(line)
+    return "\n".join(page.lines).strip() + "\n"
+
+
+class _PlainPage:
+    """The lines so far, and the fences that are open: their marks, and what is inside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lines: list[str] = []
+        self._folder = folder
+        self._fences: list[tuple[str, str]] = []
+        self._is_head = False  # of a directive: its options are there
+
+    def read(self, line: str) -> None:
+        inside = self._fences[-1][1] if self._fences else "text"
         fence = _FENCE.fullmatch(line)
-        kind = fences[-1][1] if fences else "text"
-        if fence and fences and fence["marks"] == fences[-1][0] and not fence["info"].strip():
-            fences.pop()
-            lines += [line] if kind == "code" else []
-        elif kind == "code":
-            lines += [] if is_head and re.match(r" *:[\w-]+:", line) else [line]
-            continue
-        elif fence and kind != "dropped":
-            info = fence["info"].strip()
-            name, _, argument = info.partition(" ")
-            fences.append((fence["marks"], _treatment(fence["marks"], name)))
-            is_head = name.startswith("{")
-            if name in _CODE:
-                lines.append(f"{fence['indent']}{fence['marks']}{argument}")
-            elif name == "{include}":
-                lines += (folder / argument).read_text().splitlines()
-            elif not name.startswith("{"):
-                lines.append(line)
-            elif title := _title(name, argument):
-                lines += [f"{fence['indent']}**{title}**", ""]
-            continue
-        elif kind != "dropped" and not _ONLY_ON_SITE.match(line):
-            lines += [line] if line.strip() or (lines and lines[-1].strip()) else []
-        is_head = False
-    return "\n".join(lines).strip() + "\n"
+        is_option = self._is_head and _OPTION.match(line) is not None
+        self._is_head = is_option
+        if fence and self._closes(fence):
+            self._fences.pop()
+            self.lines += [line] if inside == "code" else []
+        elif inside == "dropped" or is_option:
+            return
+        elif inside == "code":
+            self.lines.append(line)
+        elif fence:
+            self._open(fence, line)
+        elif not _ONLY_ON_SITE.match(line):
+            is_second_blank = not line.strip() and not (self.lines and self.lines[-1].strip())
+            self.lines += [] if is_second_blank else [line]
+
+    def _closes(self, fence: re.Match[str]) -> bool:
+        is_open = bool(self._fences) and self._fences[-1][0] == fence["marks"]
+        return is_open and not fence["info"].strip()
+
+    def _open(self, fence: re.Match[str], line: str) -> None:
+        name, _, argument = fence["info"].strip().partition(" ")
+        self._is_head = name.startswith("{")
+        inside = "text" if self._is_head else "code"
+        if name in _CODE:
+            inside = "code"
+            self.lines.append(f"{fence['indent']}{fence['marks']}{argument}")
+        elif name in ("{toctree}", "{include}"):
+            inside = "dropped"
+            if name == "{include}":
+                self.lines += (self._folder / argument).read_text().splitlines()
+        elif not self._is_head:
+            self.lines.append(line)
+        elif title := _title(name, argument):
+            self.lines += [f"{fence['indent']}**{title}**", ""]
+        self._fences.append((fence["marks"], inside))
 
 
 def _title(name: str, argument: str) -> str:
     """Return the title of a card, a tab or a note."""
     is_note = name in ("{note}", "{tip}", "{important}", "{warning}", "{caution}", "{danger}")
     return name.strip("{}").capitalize() if is_note else "" if name == "{grid}" else argument
-
-
-def _treatment(marks: str, name: str) -> str:
-    if name in _DROPPED or name == "{include}":
-        return "dropped"
-    return "text" if name.startswith("{") and name not in _CODE else "code"
 
 
 def first_sentence(text: str) -> str:

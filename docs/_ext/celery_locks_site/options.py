@@ -9,7 +9,7 @@ from celery_locks import options, single_instance
 from celery_locks.errors import LockUsageError
 from celery_locks.options import LockOptions
 from celery_locks.settings import PREFIX
-from celery_locks.validation import MAX_LIMIT, MIN_TTL
+from celery_locks.validation import MAX_LIMIT, MIN_TTL, Wait
 from celery_locks_site.markdown import code, codes, described, table
 
 _TYPES = get_type_hints(LockOptions)
@@ -36,9 +36,9 @@ def values_of(option: str) -> str:
         return codes(["True", "False"])
     if hint is int:
         return f"a whole number from 1 to {MAX_LIMIT:,}"
-    if hint is float or hint == options.Wait:
+    if hint is float or hint == Wait:
         least = "0" if _accepts(option, 0) else f"{MIN_TTL:g}"
-        forever = ', or `"forever"`' if hint == options.Wait else ""
+        forever = ', or `"forever"`' if hint == Wait else ""
         return f"seconds, from {least}{forever}"
     return _quoted(get_args(hint))
 

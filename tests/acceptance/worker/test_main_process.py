@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 
 from tests.support.celery_worker import PATIENCE, fresh_rig
-from tests.support.leftovers import is_alive
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
 

@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_locks import LockedTask
 from tests.support.keys import key_alone
-from tests.support.leftovers import is_alive
+from tests.support.processes import is_alive
 from tests.support.stage import AT_ONCE, Stage, new_key
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker

@@ -1,4 +1,4 @@
-"""The page docs/project/how-it-works.md names functions that exist; its diagrams are current."""
+"""The page how-it-works.md names functions that exist, and its diagrams are up to date."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/project/how-it-works.md"
-DIAGRAMS = ROOT / "docs/project/diagrams"
+PAGE = next((ROOT / "docs").rglob("how-it-works.md"))  # in any section
+DIAGRAMS = ROOT / "docs/diagrams"
 SCRIPTS = ROOT / "celery_locks/store/scripts"
 SOURCES = sorted(DIAGRAMS.glob("*.txt"))
 DOTTED = re.compile(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`")
@@ -36,7 +36,10 @@ draw = load_draw()
 def sections() -> dict[str, str]:
     """The text of each walk, by the name of its diagram."""
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
-    shown = {part: re.findall(r"!\[.{20,}\]\(diagrams/([a-z-]+)\.svg\)", part) for part in parts}
+    shown = {
+        part: re.findall(r"!\[.{20,}\]\((?:\.\./)*diagrams/([a-z-]+)\.svg\)", part)
+        for part in parts
+    }
     return {names[0]: part for part, names in shown.items() if names}
 
 
@@ -64,7 +67,7 @@ def test_every_diagram_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_picture_is_drawn_from_its_source(source: Path) -> None:
-    """Run docs/project/diagrams/draw.py after a change."""
+    """Run docs/diagrams/draw.py after a change."""
     assert source.with_suffix(".svg").read_text() == draw.render(draw.parse(source.read_text()))
 
 

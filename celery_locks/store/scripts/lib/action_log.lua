@@ -9,6 +9,6 @@ local function log_action(action, name, by, why, reply)
     entry[#entry + 1] = reply[i]
   end
   -- Needs no memory: after a first write a script may continue under OOM.
-  redis.call('DEL', root .. 'none')
-  redis.call('XADD', root .. 'log', 'MAXLEN', '~', 1000, '*', unpack(entry))
+  redis.call('DEL', saved)
+  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', unpack(entry))
 end

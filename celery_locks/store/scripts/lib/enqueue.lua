@@ -1,18 +1,11 @@
 -- Part of acquire: the queue of a busy lock.
 
-local alive_ms, owners = (ARGV[5] or '0'):match('^(%d+)(.*)$')
-alive_ms = tonumber(alive_ms)
-
-local function is_waiting()
-  return alive_ms > 0
-end
-
 -- Join the queue at the end; a repeated call keeps its ticket. Returns position and ticket.
 local function enqueue()
-  local ticket = redis.call('ZSCORE', queue, token)
+  local alive_ms, ticket = tonumber(options.wait[1]), redis.call('ZSCORE', queue, token)
   redis.call('HSET', records, token, '0 ' .. (now() + alive_ms) .. ' ' .. tail)
-  redis.call('ZADD', index, 'GT', now() + alive_ms, name)
-  for owner in owners:gmatch('%S+') do redis.call('SET', root .. 'w:' .. owner, token, 'PX', alive_ms) end
+  redis.call('ZADD', index, 'GT', now() + alive_ms, name_of(held))
+  for i = next_key, #KEYS do redis.call('SET', KEYS[i], token .. ' ' .. name_of(held), 'PX', alive_ms) end
   if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
   ticket = next_number()
   redis.call('ZADD', queue, ticket, token)
@@ -23,7 +16,7 @@ end
 local function leave_queue()
   if redis.call('ZREM', queue, token) == 1 then
     redis.call('HDEL', records, token)
-    hand_over(name)
+    hand_over(held, queue)
   end
 end
 

@@ -6,12 +6,12 @@ local CLAIM_MS = 1000
 
 --include past
 
--- Remove lapsed entries, [token, score]..., from the zset `key` of a name. A waiter's score is not a
--- time, but its record has fence 0, so it is not noted.
-local function drop(key, name, lapsed)
+-- Remove lapsed entries, [token, score]..., from the zset `key`, which belongs to a lock. A waiter's
+-- score is not a time, but its record has fence 0, so it is not noted.
+local function drop(key, lapsed)
   for i = 1, #lapsed, 2 do
     redis.call('ZREM', key, lapsed[i])
-    note_past('lapsed', name, lapsed[i], lapsed[i + 1], LAPSED)
+    note_past('lapsed', key, lapsed[i], lapsed[i + 1], LAPSED)
     redis.call('HDEL', records, lapsed[i])
   end
 end
@@ -20,10 +20,9 @@ end
 -- If nobody listens on a waiter's channel, its process is gone and the next waiter is tried.
 -- Returns the number of slots in use, and true if the next slot is for the waiter `self`, which is
 -- not granted here.
-local function hand_over(name, self)
-  local held, queue = root .. 'h:' .. name, root .. 'q:' .. name
+local function hand_over(held, queue, self)
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then drop(held, name, redis.call('ZRANGEBYSCORE', held, '-inf', now(), 'WITHSCORES')) end
+  if head then drop(held, redis.call('ZRANGEBYSCORE', held, '-inf', now(), 'WITHSCORES')) end
   local in_use = redis.call('ZCARD', held)
   while head do
     local record = redis.call('HGET', records, head) or ''
@@ -32,12 +31,12 @@ local function hand_over(name, self)
     if head == self then return in_use, true end
     redis.call('ZREM', queue, head)
     local listeners = alive_until and tonumber(alive_until) > now() and 1 or 0
-    local fence = listeners == 1 and next_number()
+    local number = listeners == 1 and next_number()
     if listeners == 1 and channel ~= '-' then
-      listeners = redis.pcall('PUBLISH', channel, string.format('%s %.0f', head, fence))
+      listeners = redis.pcall('PUBLISH', channel, string.format('%s %.0f', head, number))
     end
     if listeners ~= 0 then
-      grant(name, head, now() + CLAIM_MS, tail, fence)
+      grant(held, head, now() + CLAIM_MS, tail, number)
       in_use = in_use + 1
       if in_use >= tonumber(limit) then break end
     elseif alive_until then
@@ -49,7 +48,7 @@ local function hand_over(name, self)
 end
 
 -- Hand a free slot over, or delete the name if it has neither holders nor waiters.
-local function pass_on(name)
-  local used = redis.call('EXISTS', root .. 'h:' .. name, root .. 'q:' .. name)
-  if used == 0 or hand_over(name) == 0 then redis.call('ZREM', index, name) end
+local function pass_on(held, queue)
+  local used = redis.call('EXISTS', held, queue)
+  if used == 0 or hand_over(held, queue) == 0 then redis.call('ZREM', index, name_of(held)) end
 end

@@ -1,10 +1,11 @@
--- Shared by acquire and release: what a release leaves behind to record that work is completed.
+-- Shared by acquire and release: what a release leaves behind to record that an attempt ended or work
+-- is completed.
 --
---   d:<job>   the attempt of a message that ended, plus 0.5 if it leaves no result;
---             '?' while another message is about to replace it
---   o:<name>  the work of the lock is completed (`once`)
---   c:<key>   the value that a claim has bound
---   done      zset  name -> expiry ms: an index of o:, for the list; expired names go step by step
+--   e:<job>    the attempt of a message that ended, plus 0.5 if it leaves no result;
+--              '?' while another message is about to replace it
+--   o:<name>   the work of the lock is completed (`once`)
+--   c:<key>    the value that a claim has bound
+--   completed  zset  name -> expiry ms: an index of o:, for the list
 --
 -- The value of o: and c: is one letter, the token of the writer, a space and a text:
 --   r  the result    n  completed without a result    f  failed, the error
@@ -12,19 +13,16 @@
 
 -- With the value '', delete the mark if this token has left it at its start, and only then.
 local function leave_mark(mark, value, ms, token)
-  local key, name = root .. mark, mark:sub(1, 2) == 'o:' and mark:sub(3)
+  local is_listed = mark:sub(name_start - 2, name_start - 1) == 'o:'
   if value == '' then
-    local current = redis.call('GET', key)
+    local current = redis.call('GET', mark)
     if not current or current:sub(1, #token + 1) ~= 'b' .. token then return end
-    redis.call('DEL', key)
-    if name then redis.call('ZREM', root .. 'done', name) end
+    redis.call('DEL', mark)
+    if is_listed then redis.call('ZREM', completed, name_of(mark)) end
     return
   end
-  redis.call('SET', key, value, 'PX', ms)
-  if not name then return end
-  redis.call('ZADD', root .. 'done', now() + ms, name)
-  local expired = redis.call('ZRANGEBYSCORE', root .. 'done', '-inf', now(), 'LIMIT', 0, 2)
-  if #expired > 0 then redis.call('ZREM', root .. 'done', unpack(expired)) end
+  redis.call('SET', mark, value, 'PX', ms)
+  if is_listed then redis.call('ZADD', completed, now() + ms, name_of(mark)) end
 end
 
 -- Return true if the mark forbids this run. A start by this same call does not (its reply was lost),

@@ -3,13 +3,12 @@
 -- seconds, longer than a call and its retries take, the same id gets the same reply.
 --   p:<request id>  list  the reply, never empty; its numbers come back as strings
 
-local function saved_reply(request_id)
-  local reply = redis.call('LRANGE', root .. 'p:' .. request_id, 0, -1)
+local function saved_reply(key)
+  local reply = redis.call('LRANGE', key, 0, -1)
   return #reply > 0 and reply
 end
 
-local function save_reply(request_id, reply)
-  local key = root .. 'p:' .. request_id
+local function save_reply(key, reply)
   redis.call('DEL', key) -- needs no memory: after a first write a script may continue under OOM
   for i = 1, #reply, 1000 do
     redis.call('RPUSH', key, unpack(reply, i, math.min(i + 999, #reply)))

@@ -8,11 +8,11 @@ local function same_job(holders)
   local earlier, copy
   local own_fence = tonumber(record_of(token):match('^%d+') or 0)
   for i = 1, #holders, 2 do
-    local fence, holder_job, tries = record_of(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
+    local number, holder_job, tries = record_of(holders[i]):match('^(%d+) %d+ %d+ %d+ (%S+) (%d+)')
     if holder_job == job and holders[i] ~= token and tonumber(holders[i + 1]) > now() then
       if tonumber(tries) < attempt then
         earlier = earlier or holders[i]
-      elseif own_fence == 0 or tonumber(fence) < own_fence then
+      elseif own_fence == 0 or tonumber(number) < own_fence then
         copy = copy or {holders[i], holders[i + 1]}
       end
     end
@@ -21,7 +21,7 @@ local function same_job(holders)
 end
 
 local function take_over(earlier)
-  note_past('held', name, earlier, now(), 'its next attempt took it over')
+  note_past('held', held, earlier, now(), 'its next attempt took it over')
   remove_holder(earlier)
 end
 
@@ -29,6 +29,6 @@ end
 local function yield_to(copy)
   remove_holder(token)
   redis.call('ZREM', queue, token)
-  hand_over(name)
+  hand_over(held, queue)
   return busy(copy, false)
 end

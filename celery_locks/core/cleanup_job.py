@@ -1,0 +1,85 @@
+"""Deletes names that lapsed long ago from the indexes of one server: a background job.
+
+A process that dies leaves the names of its locks behind, and an index of completed work outlives
+its marks. Every process that renews leases looks for them now and then, so nothing grows and no
+acquire pays for it. Looking is one short call for each index. The processes look at random times,
+so whoever looks first deletes what there is and the others find nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable
+from time import time
+from weakref import ref
+
+from celery_locks.clock import now
+from celery_locks.errors import LockUnavailable
+from celery_locks.store.calls import Operation, Store, run_sync
+from celery_locks.store.commands.admin import AdminCommands
+from celery_locks.store.commands.locks import LockCommands
+
+# Seconds between two looks of a process, on average; and while it finds a full page of names.
+_INTERVAL = 15.0
+_NEXT_PAGE = 0.1
+
+
+class CleanupTargets(dict[tuple[Hashable, str], tuple[ref[Store], LockCommands]]):
+    """The stores in use, by server and prefix; a store that nobody uses any more is left alone."""
+
+    def add(self, store: Store, commands: LockCommands) -> None:
+        self[store.server.addresses, commands.prefix] = ref(store), commands
+
+    def discard(self, store: Store) -> None:
+        for key, (reference, _) in list(self.items()):
+            if reference() is store:
+                self.pop(key, None)
+
+    def of_server(self, server: Hashable) -> list[tuple[Store, LockCommands]]:
+        targets = [it for (address, _), it in list(self.items()) if address == server]
+        return [(store, commands) for reference, commands in targets if (store := reference())]
+
+
+class ServerCleanup:
+    """The job of one server; it visits the shards in turn."""
+
+    def __init__(
+        self, server: Hashable, targets: CleanupTargets, patience: Callable[[int], float]
+    ) -> None:
+        self._server = server
+        self._targets = targets
+        self._patience = patience
+        self._turn = random.randrange(1 << 16)
+        self._next = now() + _pause()
+
+    @property
+    def due(self) -> float:
+        return self._next if self._targets.of_server(self._server) else math.inf
+
+    def run(self) -> None:
+        has_more = False
+        # The renewals of this server wait meanwhile: start no call after half of the budget, and
+        # let each take the other half.
+        budget = self._patience(2)
+        until = now() + budget / 2
+        for store, commands in self._targets.of_server(self._server):
+            root = commands.roots[self._turn % len(commands.roots)]
+            for part in ("index", "completed"):
+                if now() < until:
+                    steps = AdminCommands(commands).prune_lapsed(root, part, time(), budget / 2)
+                    has_more |= _try(steps, store)
+        if not has_more:
+            self._turn += 1
+        self._next = now() + (_NEXT_PAGE if has_more else _pause())
+
+
+def _try(steps: Operation[bool], store: Store) -> bool:
+    try:
+        return run_sync(steps, store.perform)
+    except LockUnavailable:
+        return False  # the next look, or another process, does it
+
+
+def _pause() -> float:
+    return _INTERVAL * random.uniform(0.5, 1.5)
