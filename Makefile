@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check docs \
-	docs-serve bench format clean
+	docs-serve bench release format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -84,6 +84,10 @@ docs-serve: docs ## build the documentation and serve it on http://localhost:800
 
 bench: $(VENV)/.bench ## measure against the floor and the peers
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# VERSION counts only on the command line: one that is left in the environment releases nothing.
+release: $(VENV)/.release ## build, check and try the distribution; VERSION=0.1.0 ends the changelog
+	@$(BIN)/python -m tools.release $(if $(filter command,$(origin VERSION)),$(VERSION))
 
 format: $(VENV)/.dev ## let ruff format and fix what it can
 	$(BIN)/ruff format .

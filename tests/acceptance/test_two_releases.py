@@ -1,7 +1,7 @@
 """Two releases on one broker and one lock server, as in every rolling upgrade.
 
 Real publishers and real workers of both; ``tests/support/two_releases.py`` says how they differ.
-``docs/message-header.md`` promises what is tested here.
+``docs/project/message-header.md`` promises what is tested here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The diagrams of docs/how-it-works.md as a browser draws them, on a light and a dark page."""
+"""The diagrams of docs/project/how-it-works.md as a browser draws them, light and dark."""
 
 from __future__ import annotations
 

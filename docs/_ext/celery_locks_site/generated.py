@@ -2,6 +2,7 @@
 
 <!-- generated: options -->
 <!-- generated: api celery_locks: Locks Lease -->
+<!-- generated: chart roundtrip -->
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from celery_locks_site import (
     glossary,
     metrics,
     options,
+    project,
     rest,
     settings,
 )
@@ -30,24 +32,31 @@ PARTS: dict[str, Callable[[], str]] = {
     "rest": rest.page,
     "metrics": metrics.page,
     "glossary": glossary.page,
+    "layers": project.layers,
+    "compatibility": project.compatibility,
 }
 _MARKER = re.compile(r"^<!-- generated: (?P<name>\w+)(?: (?P<argument>.*?))? -->$", re.MULTILINE)
 
 
-def expand(source: str, api_part: Callable[[str], str]) -> str:
-    """Replace the markers of a page; `api_part` writes those of classes and functions."""
+def expand(
+    source: str, api_part: Callable[[str], str], chart: Callable[[str], str] = project.chart
+) -> str:
+    """Replace the markers of a page; `api_part` writes classes and functions, `chart` charts."""
 
     def part(match: re.Match[str]) -> str:
         if match["name"] == "api":
             return api_part(match["argument"])
-        return expand(PARTS[match["name"]](), api_part)
+        if match["name"] == "chart":
+            return chart(match["argument"])
+        return expand(PARTS[match["name"]](), api_part, chart)
 
     return _MARKER.sub(part, source)
 
 
 def for_site(source: str) -> str:
-    return expand(source, api.as_directives)
+    return expand(source, api.as_directives, project.chart)
 
 
 def for_text(source: str) -> str:
-    return expand(source, api.as_markdown)
+    """Without charts: the tables beside them have the numbers."""
+    return expand(source, api.as_markdown, lambda name: "")

@@ -1,6 +1,6 @@
 """The worker's main process stands still or dies while a child runs a locked task.
 
-``docs/how-it-works.md`` promises what is tested here.
+``docs/project/how-it-works.md`` promises what is tested here.
 """
 
 from __future__ import annotations

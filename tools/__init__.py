@@ -1,0 +1,1 @@
+"""Tools for maintainers; no part of the package."""
