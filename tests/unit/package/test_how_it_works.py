@@ -60,9 +60,15 @@ def test_scripts_on_the_page_exist() -> None:
     assert named <= {path.name for path in SCRIPTS.rglob("*.lua")}
 
 
-def test_every_diagram_is_on_the_page() -> None:
-    assert set(sections()) == {source.stem for source in SOURCES}
-    assert len(SOURCES) == 4
+def test_page_has_a_diagram_for_each_of_its_four_walks() -> None:
+    assert set(sections()) == {"task-run", "wait", "lost-lease", "manual-release"}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_diagram_is_on_a_page(source: Path) -> None:
+    """Of any section: one that nobody sees is not kept up to date."""
+    pages = (ROOT / "docs").glob("[!_]*/*.md")
+    assert any(f"diagrams/{source.stem}.svg" in page.read_text() for page in pages)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
@@ -71,11 +77,11 @@ def test_picture_is_drawn_from_its_source(source: Path) -> None:
     assert source.with_suffix(".svg").read_text() == draw.render(draw.parse(source.read_text()))
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_table_has_a_row_for_every_arrow(source: Path) -> None:
+@pytest.mark.parametrize("walk", sections())
+def test_table_has_a_row_for_every_arrow(walk: str) -> None:
     """And names the function that the arrow names, so that it is known to exist."""
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| .+ \|$", sections()[source.stem], re.MULTILINE)
-    arrows = draw.parse(source.read_text()).arrows
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| .+ \|$", sections()[walk], re.MULTILINE)
+    arrows = draw.parse((DIAGRAMS / f"{walk}.txt").read_text()).arrows
     assert [int(number) for number, _ in rows] == list(range(1, len(arrows) + 1))
     for arrow, (number, functions) in zip(arrows, rows, strict=True):
         named = [f".{name}" for name in DOTTED.findall(functions)]
