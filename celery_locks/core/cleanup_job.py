@@ -63,6 +63,7 @@ class ServerCleanup:
         # let each take the other half.
         budget = self._patience(2)
         until = now() + budget / 2
+        # The wall clock only preselects; prune.lua decides by the server's clock.
         for store, commands in self._targets.of_server(self._server):
             root = commands.roots[self._turn % len(commands.roots)]
             for part in ("index", "completed"):

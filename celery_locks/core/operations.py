@@ -36,7 +36,7 @@ from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
 
-# The server did not execute the call, or (a deadlock) the wait has left the queue already.
+# Unless ``may_have_executed``, the server did not execute the call, or (a deadlock) the wait has left the queue already.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
     LockUsageError,
@@ -62,9 +62,10 @@ def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -
 
 
 class Operations(ReleaseOperations[L]):
-    """The operations over one layout, with those that release.
+    """The operations over one prefix and its shards, with those that release.
 
-    ``backend`` renews and releases the leases; ``store`` is the one that runs the operations.
+    ``backend`` is the ``Locks`` or ``AsyncLocks`` that the leases belong to; ``store`` is the one
+    that runs the operations.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Operations(ReleaseOperations[L]):
                     return self._enter(lease, token)
         answer = yield from self.acquire(request)
         assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
+        # A lease that is entered again has another token, and keeps its own callback.
         if not isinstance(answer, Conflict) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
@@ -164,7 +166,7 @@ class Operations(ReleaseOperations[L]):
             # The machine may have slept since the call: a grant that has lapsed is not used.
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
         if not request.renewed_elsewhere:
-            # A claim lasts only a moment: renew it at once, while a slow network has time for that.
+            # A slot that the queue handed over must be confirmed within a moment: renew it at once.
             renewer.add(lease, self._background_store, self.commands, moment if valid_for else None)
         if events.is_wanted("acquired"):
             _emit("acquired", request, fence=answer)
@@ -231,7 +233,7 @@ class Operations(ReleaseOperations[L]):
         if reply.lost:
             renewer.discard(lease.token)
             lease.lose(NOT_ON_SERVER, reply.revoked.get(lease.token))
-            lease.check()
+            lease.check()  # raises LeaseLost
         lease.mark_renewed(sent_at)
         renewer.reschedule(lease.token)
         if reply.stops:

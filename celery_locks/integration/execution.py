@@ -91,7 +91,7 @@ class Execution:
                 self.lease = answer
                 unreleased.add(self)
         except LockUnavailable as error:
-            NotAcquired(self, name).on_unavailable(error)
+            NotAcquired(self, name).on_unavailable(error)  # raises unless it shall run unlocked
             return self._call_body(body)
         except LockDeadlock:
             raise  # whatever on_conflict says: trying later would not help, and nothing is queued
@@ -141,7 +141,8 @@ class Execution:
         supervised_token = "" if self.outer else given_token(self.request.properties)
         self.token = supervised_token or new_token()
         if not self.outer:
-            # Redelivered, delayed, or requeued: the ways in which a message comes twice.
+            # The ways in which a message comes twice: redelivered, delayed beyond the visibility
+            # timeout (eta), or requeued by us (since).
             redelivered = (self.request.delivery_info or {}).get("redelivered")
             self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
         self._interrupter = make_interrupter()
@@ -210,7 +211,8 @@ class Execution:
                 marks = self.once.failed_marks(lease.token, error)
             raise
         except BaseException:
-            # Terminated or exiting: the message may come again, and must then run.
+            # Terminated or exiting: the message may come again, and then runs, except with
+            # reuse="never", where the mark that the work has begun stays.
             ended, marks = False, []
             raise
         finally:
@@ -219,7 +221,7 @@ class Execution:
     def _call_interruptibly(self, body: Callable[..., Any], lease: Lease) -> Any:
         """Call the task's code; a loss is raised in it and never in the code that follows."""
         options = self.options
-        token = current.set(self)
+        previous = current.set(self)
         try:
             self._interrupter.arm(
                 lease, raise_loss=options.on_lost == "raise", raise_stop=options.on_stop == "raise"
@@ -232,7 +234,7 @@ class Execution:
             self._interrupter.disarm()
             raise
         finally:
-            current.reset(token)
+            current.reset(previous)
 
     def _call_body(self, body: Callable[..., Any], covered_by: Execution | None = None) -> Any:
         """Call the task's code without a lock of its own; ``covered_by`` holds one for it."""

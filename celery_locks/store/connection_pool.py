@@ -50,10 +50,10 @@ class ConnectionPool:
         self._address = address
         self._limit = limit or math.inf
         self._idle: list[Any] = []
-        # Weak: a connection that an interrupted exchange has lost no longer counts.
+        # Weak: a connection that is lost between pop() and try, by an interruption, does not count.
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._counting = native_lock()
-        self._returned = driver.semaphore(is_free=False)
+        self._count_lock = native_lock()
+        self._connection_returned = driver.semaphore(is_free=False)
 
     async def exchange(self, data: bytes, deadline: float) -> Reply:
         """Send and read one reply; raise ``ConnectionFailed`` if that fails by the deadline."""
@@ -69,7 +69,8 @@ class ConnectionPool:
             found = error_reply(error)
             if found is None:
                 await self._discard(connection)
-                # The idle ones are most likely dead too; after a timeout, those silent since then.
+                # The idle ones are most likely dead too; after a timeout, those that have replied
+                # since this exchange began are not.
                 await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
                 where = describe_address(self._address)
                 raise ConnectionFailed(f"no answer from {where}: {reason(error)}") from error
@@ -86,7 +87,7 @@ class ConnectionPool:
             return await self.exchange(data, deadline)
         state.awaits_reply, state.answered_at = False, now()
         self._idle.append(connection)
-        self.driver.release(self._returned)
+        self.driver.release(self._connection_returned)
         return reply
 
     async def _open_or_wait(self, deadline: float) -> Any:
@@ -95,8 +96,8 @@ class ConnectionPool:
             connection = self._new_connection(deadline)
             if connection is not None:
                 return await self._connect(connection, deadline)
-            # Not longer: one that was lost or closed is not announced.
-            await self.driver.acquire(self._returned, min(deadline, now() + 0.05))
+            # Wait 50 ms at most: a connection that is discarded does not wake us.
+            await self.driver.acquire(self._connection_returned, min(deadline, now() + 0.05))
             try:
                 connection = self._idle.pop()
             except IndexError:  # another caller was faster
@@ -106,8 +107,8 @@ class ConnectionPool:
                 raise ConnectionFailed(
                     f"all connections to {where} that max_connections permits are in use"
                 ) from None
-            if self._idle:
-                self.driver.release(self._returned)  # two were put back, one was announced
+            if self._idle:  # two were put back, one was announced
+                self.driver.release(self._connection_returned)
             return connection
 
     def _new_connection(self, deadline: float) -> Any:
@@ -116,7 +117,7 @@ class ConnectionPool:
             return None
         # Not under the lock: the user's class may switch greenlets.
         connection = self.driver.new_connection(self._server, self._address, deadline)
-        with self._counting:
+        with self._count_lock:
             if len(self._open) >= self._limit:
                 return None
             self._open.add(connection)

@@ -4,7 +4,7 @@
 -- ARGV 1 token  2 record without fence and since; '-' for no job or no channel
 --      3... options, each with its values:
 --      option     keys               values
---      wait                          ms for which the caller counts as alive in the queue; comes first
+--      wait                          ms for which the caller counts as alive in the queue; the first option, if given
 --      ended      e:<job>                         reject the call if this attempt of the job has ended (reject.lua)
 --      release    h:<name> q:<name>  token        a reservation to release with the grant (on_grant.lua)
 --      replace    e:<job> p:<token>  token        a reservation to replace, and its job (replace_reservation.lua)
@@ -24,13 +24,14 @@
 --include names
 --include common
 
-local token, tail = ARGV[1], ARGV[2]
-local ttl = tail:match('^%d+')
+local token, record_tail = ARGV[1], ARGV[2]
+local ttl = record_tail:match('^%d+')
 
+-- A lock without holders has no live waiters: whoever removes the last holder hands the slot over.
 -- The hot path, a free lock and no options, returns before the functions of the other paths are created.
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 if not holders[1] and (not ARGV[3] or ARGV[3] == 'wait' and not ARGV[5]) then
-  return grant(held, token, now() + ttl, tail)
+  return grant(held, token, now() + ttl, record_tail)
 end
 
 --include options
@@ -38,7 +39,7 @@ end
 --include handover
 --include marks
 
-local limit, job, attempt = tail:match('^%d+ (%d+) (%S+) (%d+)')
+local limit, job, attempt = record_tail:match('^%d+ (%d+) (%S+) (%d+)')
 limit, attempt = tonumber(limit), tonumber(attempt)
 
 local function record_of(holder)
@@ -53,7 +54,7 @@ end
 --include on_grant
 
 local function grant_slot(since)
-  local number = grant(held, token, now() + ttl, tail, nil, since)
+  local number = grant(held, token, now() + ttl, record_tail, nil, since)
   on_grant()
   return number
 end
@@ -94,6 +95,7 @@ end
 local is_next = false
 if has_room then
   -- Waiters come first; this call may use only the slots that they leave.
+  -- hand_over stops at this caller's own ticket.
   is_next = select(2, hand_over(held, queue, token))
   holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 end

@@ -3,7 +3,7 @@
 -- Join the queue at the end; a repeated call keeps its ticket. Returns position and ticket.
 local function enqueue()
   local alive_ms, ticket = tonumber(options.wait[1]), redis.call('ZSCORE', queue, token)
-  redis.call('HSET', records, token, '0 ' .. (now() + alive_ms) .. ' ' .. tail)
+  redis.call('HSET', records, token, '0 ' .. (now() + alive_ms) .. ' ' .. record_tail)
   redis.call('ZADD', index, 'GT', now() + alive_ms, name_of(held))
   for i = next_key, #KEYS do redis.call('SET', KEYS[i], token .. ' ' .. name_of(held), 'PX', alive_ms) end
   if ticket then return redis.call('ZRANK', queue, token) + 1, tonumber(ticket) end
