@@ -36,8 +36,8 @@ from celery_locks.store.commands.requests import Mark, Renewal
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
 
-# Unless ``may_have_executed``, the server did not execute the call, or (a deadlock) the wait has left
-# the queue already.
+# Unless ``may_have_executed``, the server did not execute the call, or (a deadlock) the wait has
+# left the queue already.
 _NOTHING_ACQUIRED = (
     LockDeadlock,
     LockUsageError,
