@@ -189,7 +189,7 @@ def main(page: str, server: str, directory: str) -> int:
     os.chdir(directory)
     sys.path[0] = directory
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     try:
         Page(server).run(parse(Path(page)))
     except SnippetError as error:
