@@ -80,7 +80,7 @@ def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]
     renewer = Renewer()
     entries = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}
     renewer._entries.update(entries)
-    [renewals, _] = renewer._work_for(store.server.addresses)
+    [renewals, *_] = renewer._jobs_for(store.server.addresses)
 
     def tick() -> None:
         renewed = leases[-1].renewals
