@@ -47,8 +47,8 @@ class Commands(click.Group):
 
 
 _EPILOG = (
-    "Exit codes: 0 success; 1 nothing found, declined, or check found a problem; 2 wrong input; "
-    "3 the lock server or the broker does not answer."
+    "Exit codes: 0 success; 1 no such lock or task, declined, or check found a problem; "
+    "2 wrong input; 3 the lock server or the broker does not answer."
 )
 
 
