@@ -36,7 +36,7 @@ class AppLocks(Locks):
     def release_later(
         self, name: str, token: str, retry_for: float, history_note: str | None = None
     ) -> None:
-        """Have the background thread release this token; it tries for so many seconds."""
+        """Have the background thread release this token; it tries for ``retry_for`` seconds."""
         store, give_up_at = self.background_store, now() + retry_for
         renewer.release_later(
             PendingRelease(name, token, store, self.commands, give_up_at, history_note=history_note)

@@ -123,7 +123,7 @@ def _resolve(host: str, port: int, deadline: float) -> None:
 
     redis-py resolves names itself, without a time limit and without an option for one. So the name
     is looked up in a thread first; when redis-py does it again, the name server is known to reply.
-    asyncio has such a thread of its own. One that is still at it serves later callers too, if they
+    asyncio has such a thread of its own. One that still runs serves later callers too, if they
     are of the same native thread: a greenlet cannot be joined from another.
     """
     with suppress(OSError):

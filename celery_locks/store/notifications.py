@@ -29,7 +29,7 @@ _RETRY = 3.0
 
 
 class _Waiter:
-    """One that waits: ``fence`` is what it was handed, ``wakeup`` makes it look around."""
+    """One that waits: ``fence`` is what it was handed, ``wakeup`` makes it check again."""
 
     __slots__ = ("fence", "is_waiting", "wakeup")
 
@@ -112,7 +112,7 @@ class Notifications:
         self._last_message_at, self._is_ping_sent = now(), False
 
     def _on_refused(self, text: str) -> None:
-        """Stop trying: for good without the permission to subscribe, else for a while."""
+        """Stop trying: permanently without the permission to subscribe, else for a while."""
         if not self._refused_until:
             logger.warning("waiting for locks is slow: the server refuses a subscription: %s", text)
         self._refused_until = math.inf if refused_because(text) else now() + _RETRY

@@ -92,7 +92,7 @@ class LockCommands:
     ) -> Call:
         """Acquire the lock: the fence, a ``Conflict`` or, if the extras ask, a ``Rejection``.
 
-        A caller with ``alive`` joins the queue of a busy lock and counts as alive for so many
+        A caller with ``alive`` joins the queue of a busy lock and counts as alive for that many
         seconds. ``owners`` hold other locks and are blocked while this caller waits.
         """
         name, ttl, limit, _, _ = spec
@@ -127,7 +127,7 @@ class LockCommands:
     ) -> Call:
         """Release the lock: True if the token held it. Leave the ``marks`` in any case.
 
-        ``keep_for`` keeps the slot taken for so many seconds, under ``next_token`` or a token that
+        ``keep_for``: seconds for which the slot stays taken, under ``next_token`` or a token that
         nobody knows. With a ``history_note``, a hold of more than a second is noted in the history:
         "" if it ended by itself, else why it ended.
         """
