@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
-JOBS ?= 5
+JOBS ?= 6
 # How long `make soak` causes faults, and what its jobs and faults are drawn from.
 SECONDS ?= 60
 SEED ?= 1
@@ -28,8 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-oldest on-oldest test-docker soak check docs \
-	docs-serve bench release format clean
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak check \
+	model docs docs-serve bench release format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -42,10 +42,14 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/docs tests/acceptance tests/browser tests/real_server tests/contract $(ARGS)
+		tests/docs tests/acceptance tests/browser tests/real_server tests/contract tests/model \
+		$(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
+
+test-strikes: $(VENV)/.dev ## kill -9 at every line of parking and of waking; half an hour
+	@CELERY_LOCKS_ALL_STRIKES=1 $(BIN)/python -m pytest -s tests/real_server/test_parking_strikes.py $(ARGS)
 
 test-oldest: ## the promises in short, on the oldest Celery, redis-py and Redis supported
 	@$(MAKE) --no-print-directory VENV=.venv-oldest on-oldest
@@ -72,6 +76,9 @@ check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/mypy celery_locks
 	$(BIN)/python -m pytest -q tests/unit/package/test_architecture.py
+
+model: $(VENV)/.model ## check the protocol in TLA+; needs Java, says so without; ARGS=--large: more
+	@$(BIN)/python -m model $(ARGS)
 
 # Always from nothing: the reference is made from the code, and an old page must not survive.
 docs: $(VENV)/.dev ## build the documentation into docs/_build/html; a warning is an error

@@ -19,6 +19,8 @@ NAMES = (
     "imports",
     "publishing",
     "recipes",
+    "rates",
+    "parking",
 )
 
 

@@ -25,6 +25,11 @@ LONGEST_HOLD = 20.0
 POLL, PUBLISH_AGAIN = 0.005, 0.05
 COOKBOOK_EXPIRY = 60 * 10
 
+RATES = {
+    "celery-locks with a rate": {"rate": "1000000/s", "key": "bench", "burst": 1_000_000},
+    "celery-locks with a low rate": {"rate": "50/s", "key": "bench"},
+}
+
 app = celery.Celery("bench", broker=URL, backend=URL)
 app.conf.update(
     worker_hijack_root_logger=False,
@@ -36,6 +41,11 @@ client = redis.Redis.from_url(URL)
 
 def noop(key: str) -> None:
     """Do nothing: the whole cost is that of Celery and of the lock."""
+
+
+def count_run(key: str) -> None:
+    """Count the run; the counter is not on the lock server."""
+    client.incr("bench:ran")
 
 
 def hold(key: str) -> None:
@@ -71,10 +81,12 @@ def _task(body: Callable[[str], None]) -> Any:
     options: dict[str, Any] = {"name": f"bench.{body.__name__}"}
     if NAME == "cookbook recipe":
         body = _by_cookbook(body)
-    if NAME == "celery-locks":
+    if NAME.startswith("celery-locks"):
         from celery_locks import LockedTask
 
         options |= {"base": LockedTask, "lock_key": body.__name__ + ":{key}"}
+        if NAME in RATES:
+            options["lock_rates"] = [RATES[NAME]]
     if NAME == "celery-once":
         from celery_once import QueueOnce
 
@@ -90,7 +102,7 @@ def _task(body: Callable[[str], None]) -> Any:
     return app.task(**options)(body)
 
 
-TASKS = {body.__name__: _task(body) for body in (noop, hold)}
+TASKS = {body.__name__: _task(body) for body in (noop, hold, count_run)}
 
 
 def tasks_done(count: int) -> float:
@@ -107,6 +119,19 @@ def tasks_done(count: int) -> float:
     took = time.perf_counter() - began
     client.delete(*keys)
     return took
+
+
+def all_run(count: int, patience: float) -> float:
+    """Return the seconds from the first of ``count`` publishes until all of them have run."""
+    began = time.perf_counter()
+    client.set("bench:ran", 0)
+    for number in range(count):
+        TASKS["count_run"].apply_async((f"k{number}",), ignore_result=True)
+    while int(client.get("bench:ran") or 0) < count:
+        if time.perf_counter() > began + patience:
+            raise TimeoutError(f"{client.get('bench:ran')!r} of {count} tasks ran")
+        time.sleep(0.1)
+    return time.perf_counter() - began
 
 
 def recovered(cause: str, cap: float) -> float | None:
@@ -164,11 +189,18 @@ def _started(key: str, patience: float) -> tuple[int, float]:
     raise TimeoutError(f"{NAME}: no run of {key} started in {patience:g} s")
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "done": tasks_done,
+    "all_run": all_run,
+    "recovered": recovered,
+}
+
+
 def main() -> None:
     """Read calls, ``[function, arguments…]``, and print each result on a line."""
     for line in sys.stdin:
         name, *args = json.loads(line)
-        print(json.dumps({"done": tasks_done, "recovered": recovered}[name](*args)), flush=True)
+        print(json.dumps(FUNCTIONS[name](*args)), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ ROOT = Path(__file__).parent.parent
 PLAIN, OURS, COOKBOOK = "plain Celery", "celery-locks", "cookbook recipe"
 PEERS = ("celery-once", "celery-singleton", "celery-heimdall")
 CANDIDATES = (PLAIN, OURS, COOKBOOK, *PEERS)
+# Ours with rates: one that never delays, and one that does.
+RATED, DELAYED = "celery-locks with a rate", "celery-locks with a low rate"
+_DATABASES = (*CANDIDATES, RATED, DELAYED)
 
 
 class Unusable(Exception):
@@ -107,7 +110,7 @@ class Contender:
 def start(name: str, server: EmbeddedServer, pool: Sequence[str], locks_url: str = "") -> Contender:
     """Start a worker on its own database; do not wait for it, so that several start at once."""
     python = interpreter(name)
-    database = 1 + CANDIDATES.index(name)
+    database = 1 + _DATABASES.index(name)
     given = {
         "BENCH_CANDIDATE": name,
         "BENCH_URL": server.url.removesuffix("0") + str(database),

@@ -69,7 +69,7 @@ def run(server: EmbeddedServer) -> Report:
         for generation in range(GENERATIONS):
             with contenders(CANDIDATES, server, words) as (ready, missing):
                 absent |= missing
-                _measure(ready, outcome, generation, lots)
+                measure(ready, outcome, generation, lots)
                 threads = threads or {
                     contender.name: threads_of(contender.worker.pid) for contender in ready
                 }
@@ -82,7 +82,8 @@ def run(server: EmbeddedServer) -> Report:
     return report
 
 
-def _measure(ready: Sequence[Contender], outcome: Outcome, generation: int, lots: Random) -> None:
+def measure(ready: Sequence[Contender], outcome: Outcome, generation: int, lots: Random) -> None:
+    """Time each contender once in each round, in random order."""
     counts = {contender.name: _count(contender) for contender in ready}
     for draw in range(ROUNDS):
         for contender in lots.sample(ready, len(ready)):
@@ -105,12 +106,13 @@ def _count(contender: Contender) -> int:
     return max(2, min(MAX_TASKS, round(rate * ROUND_SECONDS)))
 
 
-def _ratios(ours: Measured, other: Measured) -> list[float]:
+def ratios(ours: Measured, other: Measured) -> list[float]:
+    """Return the ratio of each round."""
     return [ours[key] / other[key] for key in ours if key in other]
 
 
-def _ratio(ours: Measured, other: Measured) -> float:
-    return p50(_ratios(ours, other))
+def ratio(ours: Measured, other: Measured) -> float:
+    return p50(ratios(ours, other))
 
 
 def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) -> None:
@@ -122,9 +124,9 @@ def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) 
         cells: list[str | float] = []
         for outcome in outcomes.values():
             rates, costs = outcome[name]
-            ratio = _ratio(rates, outcome[PLAIN].rates)
+            against_plain = ratio(rates, outcome[PLAIN].rates)
             rate, cost = p50([*rates.values()]), p50([*costs.values()])
-            cells += [f"{rate:.3g}", ratio, cost * 1e3]
+            cells += [f"{rate:.3g}", against_plain, cost * 1e3]
         report.add(name, *cells)
 
 
@@ -132,12 +134,12 @@ def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
     for pool, outcome in outcomes.items():
         ours, plain = outcome[OURS], outcome[PLAIN]
         if pool.startswith("prefork"):
-            report.at_least(f"against plain, {pool}", 0.9, _ratio(ours.rates, plain.rates))
-            cost = _ratio(plain.costs, ours.costs)
+            report.at_least(f"against plain, {pool}", 0.9, ratio(ours.rates, plain.rates))
+            cost = ratio(plain.costs, ours.costs)
             report.at_least(f"the same by processor time, {pool}", 0.9, cost)
         for name in (peer for peer in (COOKBOOK, *PEERS) if peer in outcome):
             other = outcome[name]
-            report.at_least(f"against {name}, {pool}", 1, _ratio(ours.rates, other.rates))
+            report.at_least(f"against {name}, {pool}", 1, ratio(ours.rates, other.rates))
 
 
 def _spread(outcomes: dict[str, Outcome]) -> str:
@@ -145,9 +147,9 @@ def _spread(outcomes: dict[str, Outcome]) -> str:
     sentences = []
     for pool, outcome in outcomes.items():
         ours, plain = outcome[OURS].rates, outcome[PLAIN].rates
-        low, _, high = quantiles(_ratios(ours, plain), n=4)
+        low, _, high = quantiles(ratios(ours, plain), n=4)
         medians = [
-            _ratio({key: ours[key] for key in ours if key[0] == generation}, plain)
+            ratio({key: ours[key] for key in ours if key[0] == generation}, plain)
             for generation in range(GENERATIONS)
         ]
         sentences.append(
@@ -164,14 +166,14 @@ def _commands_a_task(server: EmbeddedServer) -> float:
         contender = start(OURS, server, POOLS["prefork -c2"], locks.url)
         try:
             contender.ask("done", WARM_UP)
-            before = _sent(locks)
+            before = sent(locks)
             contender.ask("done", count)
-            return (_sent(locks) - before) / count
+            return (sent(locks) - before) / count
         finally:
             contender.stop()
 
 
-def _sent(server: EmbeddedServer) -> int:
+def sent(server: EmbeddedServer) -> int:
     """Return the calls of clients; the server also counts those that a script makes."""
     stats = server.info("commandstats")
     scripts = [stats.get(f"cmdstat_{name}", "calls=0,") for name in ("eval", "evalsha")]

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
         AlreadyQueued,
         ForeignData,
         LeaseLost,
-        LimitMismatch,
         LockConflict,
         LockDeadlock,
         LockError,
         LockRevoked,
         LockUnavailable,
         LockUsageError,
+        RateLimited,
         ServerOutOfMemory,
         ServerReadOnly,
         ServerRefused,
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     )
     from celery_locks.events import LockEvent, subscribe
     from celery_locks.integration.current_execution import current_lease
-    from celery_locks.integration.decorator import single_instance
+    from celery_locks.integration.decorator import limited, rate_limited, single_instance
+    from celery_locks.integration.leader import Leader, leader
+    from celery_locks.integration.send_task import send_task
     from celery_locks.integration.task import LockedTask
     from celery_locks.skipped import is_skipped, without_skipped
-    from celery_locks.types import ActiveRun, Conflict, Holder, LockInfo
+    from celery_locks.types import ActiveRun, Conflict, Holder, LockInfo, RateInfo
 
 _MODULES = {
     "core.aio": ("AsyncLocks",),
@@ -44,13 +46,13 @@ _MODULES = {
         "AlreadyQueued",
         "ForeignData",
         "LeaseLost",
-        "LimitMismatch",
         "LockConflict",
         "LockDeadlock",
         "LockError",
         "LockRevoked",
         "LockUnavailable",
         "LockUsageError",
+        "RateLimited",
         "ServerOutOfMemory",
         "ServerReadOnly",
         "ServerRefused",
@@ -59,12 +61,14 @@ _MODULES = {
         "TaskLockAcquireError",
     ),
     "events": ("LockEvent", "subscribe"),
-    "integration.decorator": ("single_instance",),
+    "integration.decorator": ("limited", "rate_limited", "single_instance"),
     "integration.current_execution": ("current_lease",),
+    "integration.leader": ("Leader", "leader"),
+    "integration.send_task": ("send_task",),
     "integration.task": ("LockedTask",),
     "core.lease": ("AsyncLease", "Lease", "State"),
     "core.locks": ("Locks",),
-    "types": ("ActiveRun", "Conflict", "Holder", "LockInfo"),
+    "types": ("ActiveRun", "Conflict", "Holder", "LockInfo", "RateInfo"),
     "skipped": ("is_skipped", "without_skipped"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -75,6 +79,9 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    if name == "LockedTask":
+        # Celery creates the tasks of ``base=LockedTask`` late, and never for ``app.send_task``.
+        import_module(f"{__name__}.integration.signals").install()
     return value
 
 
@@ -91,9 +98,9 @@ __all__ = [
     "Conflict",
     "ForeignData",
     "Holder",
+    "Leader",
     "Lease",
     "LeaseLost",
-    "LimitMismatch",
     "LockConflict",
     "LockDeadlock",
     "LockError",
@@ -104,6 +111,8 @@ __all__ = [
     "LockUsageError",
     "LockedTask",
     "Locks",
+    "RateInfo",
+    "RateLimited",
     "ServerOutOfMemory",
     "ServerReadOnly",
     "ServerRefused",
@@ -113,6 +122,10 @@ __all__ = [
     "TaskLockAcquireError",
     "current_lease",
     "is_skipped",
+    "leader",
+    "limited",
+    "rate_limited",
+    "send_task",
     "single_instance",
     "subscribe",
     "without_skipped",

@@ -9,6 +9,7 @@
     │   └── TaskLockAcquireError   the same, from task_lock_context
     ├── LeaseLost                  the lease ended while its holder was still running
     │   └── LockRevoked            an operator took the lock from it
+    ├── RateLimited                a rate allows no start before some time
     ├── StopRequested              the holder is asked to stop; the lock is still its own
     ├── AlreadyDone                the work for this key is done, and its result was not kept
     ├── LockUnavailable            the lock server gave no usable answer
@@ -18,7 +19,6 @@
     │   ├── ServerTooOld           a version below the minimum
     │   └── ForeignData            one of our keys holds somebody else's data
     └── LockUsageError             wrong input, also a ValueError
-        └── LimitMismatch          the lock is held with another limit
 
 The message of each is a sentence: what happened, to which lock, what to do.
 """
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from celery_locks.printable_text import printable
 
 if TYPE_CHECKING:
-    from celery_locks.types import Blocker, Conflict, Holder
+    from celery_locks.types import Blocker, Conflict, Holder, Override
 
 
 class LockError(Exception):
@@ -76,7 +76,7 @@ class LockConflict(LockError):
 
 
 class AlreadyQueued(LockConflict):
-    """The same call is in the queue or running; nothing was published."""
+    """The same call is in the queue or running, or ``max_queued`` are; nothing was published."""
 
     @property
     def task_id(self) -> str | None:
@@ -153,6 +153,31 @@ class LockRevoked(LeaseLost):
         self.why = why
 
 
+class RateLimited(LockError):
+    """A rate allows no start now; nothing was consumed. Try again after ``retry_after`` seconds.
+
+    ``pause``: an operator paused it. If the pause has no end, ``retry_after`` is 30.
+    """
+
+    def __init__(
+        self, name: str, retry_after: float, pause: Override | Mapping[str, Any] | None = None
+    ) -> None:
+        """Accept a mapping too: a JSON result backend restores an error from plain arguments."""
+        from celery_locks.types import Override
+
+        if isinstance(pause, Mapping):
+            pause = Override.from_dict(pause)
+        super().__init__(name, retry_after, *([pause.as_dict()] if pause else []))
+        self.name = name
+        self.retry_after = retry_after
+        self.pause = pause
+
+    def __str__(self) -> str:
+        if self.pause:
+            return f"the rate of {self.name!r} is {self.pause}"
+        return f"the rate of {self.name!r} allows no start for {self.retry_after:.1f} s"
+
+
 class StopRequested(LockError):
     """Somebody asked the holder of this lock to stop (``locks.stop``).
 
@@ -168,15 +193,20 @@ class StopRequested(LockError):
 
 
 class AlreadyDone(LockError):
-    """The work for this key is completed, and its result was not kept."""
+    """The work for this key is completed, and its result was not kept; or it failed.
 
-    def __init__(self, name: str, reason: str = "already_done") -> None:
-        super().__init__(name, reason)
+    ``failure`` says when it failed and with which error, if that is known.
+    """
+
+    def __init__(self, name: str, reason: str = "already_done", failure: str = "") -> None:
+        super().__init__(name, reason, failure)
         self.name = name
         self.reason = reason
+        self.failure = failure
 
     def __str__(self) -> str:
-        return f"the work of lock {self.name!r} is not done again: {printable(self.reason)}"
+        why = f"{self.reason}, {self.failure}" if self.failure else self.reason
+        return f"the work of lock {self.name!r} is not done again: {printable(why)}"
 
 
 class LockUnavailable(LockError):
@@ -216,7 +246,3 @@ class ForeignData(LockUnavailable):
 
 class LockUsageError(LockError, ValueError):
     """Wrong input, refused where it is written."""
-
-
-class LimitMismatch(LockUsageError):
-    """The lock is held with another limit; both sides would over-admit."""

@@ -5,10 +5,10 @@ and traces subscribe here. The failure of a subscriber is logged at most once a 
 prevents a release. An event is made only if a subscriber or the logger wants it.
 
 Where events occur with a prefork worker: what a task does to its lock (acquired, conflict,
-released, skipped, requeued, unlocked, and lost) in the child, in the task's own thread; renewed,
-suspended and freed in the worker's main process, in a background thread; duplicate, and the
-reservation of a message, in the process that publishes. With the other pools everything is in one
-process, but lost, stop and renewed come from a background thread.
+released, skipped, requeued, limited, unlocked, and lost) in the child, in the task's own thread;
+renewed, suspended and freed in the worker's main process, in a background thread; duplicate, and
+the reservation of a message, in the process that publishes. With the other pools everything is in
+one process, but lost, stop and renewed come from a background thread.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EventKind = Literal[
     "acquired",
     "conflict",
     "deadlock",
+    "limits_differ",
     "released",
     "renewed",
     "suspended",
@@ -37,6 +38,9 @@ EventKind = Literal[
     "unavailable",
     "skipped",
     "requeued",
+    "parked",
+    "woken",
+    "limited",
     "duplicate",
     "unlocked",
     "freed",

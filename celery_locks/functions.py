@@ -21,6 +21,20 @@ from celery_locks.errors import LockUsageError, TaskLockAcquireError
 from celery_locks.forking import run_after_fork
 from celery_locks.types import Conflict, Holder, LockInfo
 
+__all__ = [
+    "acquire_task_lock",
+    "configure",
+    "extend_task_lock",
+    "force_release_task_lock",
+    "get_lock_holder",
+    "get_lock_info",
+    "get_lock_ttl",
+    "is_task_locked",
+    "list_all_task_locks",
+    "release_task_lock",
+    "task_lock_context",
+]
+
 DEFAULT_TIMEOUT = 3600.0
 
 _locks: Locks | None = None

@@ -18,6 +18,7 @@ from celery_locks.printable_text import printable
 
 REPLACED = 1_000_000  # more than the retries of any task
 RESERVATION_PREFIX = "q"  # begins the token of a message in the queue; others are hexadecimal
+PARKED_PREFIX = "k"  # begins that of a parked message; ``is_parked`` in overrides.lua is the same
 
 # The default of ``Holder.extra``; nobody writes into it.
 _NOTHING: Mapping[str, Any] = {}
@@ -31,7 +32,8 @@ class Holder(NamedTuple):
     ``replaced`` counts how often the job replaced itself (``self.replace``), which keeps the id and
     restarts with 0 retries. ``owner`` is the thread, greenlet or asyncio task that is blocked while
     it waits (``owners.py``). A ``nested`` hold was acquired by the code of the task that it names
-    and is not the task's own lock: no attempt takes it over.
+    and is not the task's own lock: no attempt takes it over. ``shared``: others may share it.
+    ``also``: the further locks that it acquired together with this one.
     """
 
     token: str = ""
@@ -49,6 +51,8 @@ class Holder(NamedTuple):
     expires_at: float = 0.0
     owner: str = ""
     nested: bool = False
+    shared: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def job_id(self) -> str | None:
@@ -60,9 +64,26 @@ class Holder(NamedTuple):
         """True if the work has ended and the slot only stays taken for ``at_least``."""
         return self.token.startswith("-")
 
+    @property
+    def is_running(self) -> bool:
+        """True if somebody works under the lock: it is neither queued nor kept nor parked."""
+        return not (self.is_queued or self.is_kept or self.is_parked)
+
+    @property
+    def is_parked(self) -> bool:
+        """True for a message that waits for the lock on the lock server, without a process.
+
+        Once it is woken it holds the lock as a queued message.
+        """
+        return not self.fence and self.token.startswith(PARKED_PREFIX)
+
     def kind_of_token(self) -> dict[str, str]:
         """Return only what ``is_queued`` and ``is_kept`` need of the token."""
-        return {"token": self.token[0]} if self.token[:1] in (RESERVATION_PREFIX, "-") else {}
+        return (
+            {"token": self.token[0]}
+            if self.token[:1] in (RESERVATION_PREFIX, PARKED_PREFIX, "-")
+            else {}
+        )
 
     @property
     def renewals(self) -> int:
@@ -87,9 +108,9 @@ class Holder(NamedTuple):
         return self.retries < 0 or self.token.startswith(RESERVATION_PREFIX)
 
     def __str__(self) -> str:
-        who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else "a process"
+        who = f"task {self.task or ''}[{self.task_id}]" if self.task_id else self.task
         where = self.worker or self.host or "an unknown host"
-        return printable(f"{who} on {where}, pid {self.pid}")
+        return printable(f"{who or 'a process'} on {where}, pid {self.pid}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-safe fields for logs and for operators."""
@@ -110,6 +131,9 @@ class Holder(NamedTuple):
             **({"extra": dict(self.extra)} if self.extra else {}),
             **({"owner": self.owner} if self.owner else {}),
             **({"nested": True} if self.nested else {}),
+            **({"shared": True} if self.shared else {}),
+            **({"also": list(self.also)} if self.also else {}),
+            **({"parked": True} if self.is_parked else {}),
         }
 
     def as_public_dict(self) -> dict[str, Any]:
@@ -131,10 +155,11 @@ class Holder(NamedTuple):
         return f'{about[:-1]}{", " if len(about) > 2 else ""}"owner": "{self.owner}"}}'
 
     def _about(self) -> str:
-        if self.extra or self.nested:
+        if self.extra or self.nested or self.also:
+            also = {"also": self.also} if self.also else {}
             nested = {"task_id": self.task_id} if self.nested else {}
             extra = {"extra": dict(self.extra)} if self.extra else {}
-            return _about(self.task, self.worker, self.host, self.pid, **nested, **extra)
+            return _about(self.task, self.worker, self.host, self.pid, **nested, **extra, **also)
         return _usual_about(self.task, self.worker, self.host, self.pid)
 
 

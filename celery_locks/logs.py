@@ -36,9 +36,13 @@ LEVELS: Mapping[str, int] = {
     "stop": logging.INFO,
     "skipped": logging.INFO,
     "requeued": logging.INFO,
+    "parked": logging.INFO,
+    "woken": logging.INFO,
+    "limited": logging.INFO,
     "duplicate": logging.INFO,
     "already_done": logging.INFO,
     "deadlock": logging.WARNING,
+    "limits_differ": logging.WARNING,
     "suspended": logging.WARNING,
     "lost": logging.WARNING,
     "unavailable": logging.WARNING,
@@ -50,11 +54,21 @@ _SENTENCES: Mapping[str, str] = {
     "acquired": "lock %(lock)r is acquired after %(waited).3f s, with fence %(fence)d",
     "conflict": "could not acquire lock %(lock)r in %(waited).3f s: %(conflict)s",
     "deadlock": "%(who)s is in a deadlock: %(why)s",
+    "limits_differ": (
+        "lock %(lock)r is held with limit %(held_limit)s and asked for with limit %(limit)s: each "
+        "caller is granted a slot by its own limit"
+    ),
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
     "stop": "the holder of lock %(lock)r is asked to stop",
     "skipped": "%(who)s is skipped: %(conflict)s",
     "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),
+    "parked": "%(who)s is parked, number %(position)s in the queue: %(why)s (lock %(lock)r)",
+    "woken": "%(who)s is woken: it has lock %(lock)r and is published",
+    "limited": (
+        "%(who)s is limited by rate %(rate)r (%(decision)s): it can start in %(pause).1f s, after "
+        "%(ahead)s others (lock %(lock)r)"
+    ),
     "duplicate": "%(who)s is a duplicate of a queued or running call (%(decision)s): %(conflict)s",
     "already_done": "%(who)s %(why)s (lock %(lock)r)",
     "suspended": (
@@ -69,6 +83,11 @@ _SENTENCES: Mapping[str, str] = {
 
 # For a release that came when others may already have had the lock.
 _NO_LONGER_OURS = "lock %(lock)r was no longer ours to release, after %(held_for).3f s"
+# For a rate that an operator paused.
+_PAUSED_RATE = (
+    "%(who)s is limited by rate %(rate)r (%(decision)s), which is %(paused)s; it may ask again in "
+    "%(pause).1f s (lock %(lock)r)"
+)
 
 
 class _Values(dict[str, Any]):
@@ -88,6 +107,8 @@ def write(event: LockEvent) -> None:
     values = _Values(event.detail, lock=event.name, fence=event.fence, who=_who(event.detail))
     is_ours = event.detail.get("ours", True)
     sentence = _SENTENCES[event.kind] if is_ours else _NO_LONGER_OURS
+    if event.kind == "limited" and "paused" in event.detail:
+        sentence = _PAUSED_RATE
     logger.log(_level_of(event), sentence, values, extra=fields_of(event))
 
 
@@ -96,8 +117,21 @@ _reported: dict[str, float] = {}
 _REPORT_EVERY = 60.0
 
 
+# The locks whose different limits this process has logged.
+_limits_differ: set[str] = set()
+
+
 def _level_of(event: LockEvent) -> int:
-    """Return the level; a permanent refusal, the same for every task, is an error once a minute."""
+    """Return the level; a permanent refusal, the same for every task, is an error once a minute.
+
+    That the limits of a lock differ is logged once for each name.
+    """
+    if event.kind == "limits_differ":
+        if event.name in _limits_differ:
+            return logging.DEBUG
+        if len(_limits_differ) >= 1000:
+            _limits_differ.clear()
+        _limits_differ.add(event.name)
     if not event.detail.get("permanent"):
         return LEVELS[event.kind]
     why = str(event.detail.get("why"))

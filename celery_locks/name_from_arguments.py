@@ -1,4 +1,4 @@
-"""Make a lock's name from a key and the arguments of a call. Pure.
+"""Make a lock's name, and its limit, from the options and the arguments of a call. Pure.
 
 Arguments are bound to the function's parameters with defaults applied, so positional equals
 keyword and an explicit default equals an omitted one. ``argument_text.py`` turns values into text,
@@ -14,6 +14,7 @@ from typing import Any
 from celery_locks.argument_text import NAME_LENGTH, shortened, stable_text
 from celery_locks.errors import LockUsageError
 from celery_locks.key_template import TASK, Plan, Template, parsed
+from celery_locks.validation import MAX_LIMIT, check_limit
 
 _MOST_PLANS = 64
 
@@ -43,6 +44,26 @@ class Parameters:
             return {"*": list(args), **kwargs}
         binding.apply_defaults()
         return dict(binding.arguments)
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return parameter → value; raises TypeError if the arguments do not fit."""
+        binding = self._signature.bind(*args, **kwargs)
+        binding.apply_defaults()
+        return dict(binding.arguments)
+
+    def call(self, arguments: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments of a call; the reverse of ``arguments``."""
+        found = self._signature.parameters.values()
+        needed = {p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        needed -= {p.name for p in found if p.default is not p.empty}
+        if not isinstance(arguments, Mapping) or not needed <= arguments.keys() <= {*self._names}:
+            raise LockUsageError(
+                f"{arguments!r} must be the arguments by name: {', '.join(self._names)}"
+            )
+        in_order = {name: arguments[name] for name in self._names if name in arguments}
+        binding = inspect.BoundArguments(self._signature, in_order)
+        binding.apply_defaults()
+        return binding.args, binding.kwargs
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a template can name: the parameters, and each keyword in ``**kwargs``."""
@@ -84,13 +105,13 @@ class Parameters:
         except LockUsageError as error:
             raise LockUsageError(f"{where}: {error}") from None
 
-    def check_function(self, key: Callable[..., Any], where: str) -> None:
-        """Refuse a key function that cannot take the arguments of any call."""
-        taken = None if self._takes_any else _own_signature(key)
+    def check_function(self, function: Callable[..., Any], option: str, where: str) -> None:
+        """Refuse a function for an option that cannot take the arguments of any call."""
+        taken = None if self._takes_any else _own_signature(function)
         if taken and not any(_binds(taken, *call) for call in self._calls()):
             raise LockUsageError(
-                f"{where}: the key function {_shown(key, taken)} cannot take the task's arguments "
-                f"{self._signature}; it is called with what the task is called with"
+                f"{where}: the {option} function {_shown(function, taken)} cannot take the task's "
+                f"arguments {self._signature}; it is called with what the task is called with"
             )
 
     def _calls(self) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -140,22 +161,49 @@ def from_template(template: str, arguments: Mapping[str, Any]) -> str:
     return parsed(template).fill(arguments)
 
 
-def from_callable(key: Callable[..., str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def from_callable(
+    key: Callable[..., str | None], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    """Return the name that the function returns; None if this call has no lock."""
+    name = _called(key, "key", args, kwargs)
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name:
+        raise LockUsageError(
+            f"the key function {_named(key)} returned {name!r}; it must return a text, or None for "
+            "a call without a lock"
+        )
+    return shortened(name)
+
+
+def limit_from_callable(
+    limit: Callable[..., int], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> int:
+    """Return the limit for one call."""
+    number: int = _called(limit, "limit", args, kwargs)
     try:
-        name = key(*args, **kwargs)
+        check_limit(number)
+    except LockUsageError:
+        raise LockUsageError(
+            f"the limit function {_named(limit)} returned {number!r}; it must return a whole "
+            f"number from 1 to {MAX_LIMIT}"
+        ) from None
+    return number
+
+
+def _called(
+    function: Callable[..., Any], option: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        return function(*args, **kwargs)
     except TypeError as error:
-        taken = _own_signature(key)
+        taken = _own_signature(function)
         if taken is None or _binds(taken, args, kwargs):
             raise  # raised by the function itself
         raise LockUsageError(
-            f"the key function {_shown(key, taken)} does not take the arguments of this call: "
-            f"{error}"
+            f"the {option} function {_shown(function, taken)} does not take the arguments of this "
+            f"call: {error}"
         ) from None
-    if not isinstance(name, str) or not name:
-        raise LockUsageError(
-            f"the key function {_named(key)} returned {name!r}; it must return a text"
-        )
-    return shortened(name)
 
 
 def _own_signature(key: Callable[..., Any]) -> inspect.Signature | None:
@@ -181,4 +229,12 @@ def _shown(key: Callable[..., Any], taken: inspect.Signature) -> str:
     return f"{_named(key)}{taken}"
 
 
-__all__ = ["NAME_LENGTH", "Parameters", "from_all", "from_callable", "from_template", "shortened"]
+__all__ = [
+    "NAME_LENGTH",
+    "Parameters",
+    "from_all",
+    "from_callable",
+    "from_template",
+    "limit_from_callable",
+    "shortened",
+]

@@ -25,6 +25,7 @@ _CELERY_SERVERS = (
 _OWN = (
     *("url", "url_options", "prefix", "shards"),
     *("keep_invisible", "done_ttl", "events", "show_arguments"),
+    *("beat_scheduler", "beat_name", "beat_ttl"),
 )
 
 
@@ -43,6 +44,11 @@ class Settings:
     for which the end of a run is remembered, so that a copy of its message is dropped.
     ``events``: workers with ``-E`` send Celery events about locks. ``show_arguments``: the page
     and the REST API show the arguments of running tasks.
+
+    ``beat_scheduler``: the scheduler of which ``celery_locks.beat:SingleBeat`` runs one at a time,
+    such as ``"django_celery_beat.schedulers:DatabaseScheduler"``; by default Celery's own, without
+    its file. ``beat_name``: the name of its lock, by default ``beat:`` and the name of the app.
+    ``beat_ttl``: seconds within which another beat takes over from one that died.
     """
 
     url: str = field(repr=False)  # it contains the password
@@ -53,6 +59,9 @@ class Settings:
     done_ttl: float = 600.0
     events: bool = True
     show_arguments: bool = False
+    beat_scheduler: str | None = None
+    beat_name: str | None = None
+    beat_ttl: float = 15.0
     task: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,18 +8,22 @@ from typing import Any, TypeVar
 # The reason why work is not done again, by the first letter of its mark (marks.lua).
 REASONS = {"r": "already_done", "n": "already_done", "f": "already_failed", "b": "already_begun"}
 
+RATE_LIMITED = "rate_limited"
+
 Result = TypeVar("Result")
 
 
 def is_skipped(result: Any) -> bool:
-    """Return True for the result of a task that did not run: busy lock, or completed work.
+    """Return True for the result of a task that did not run: busy lock, completed work, or rate.
 
-    Such a task has the state SUCCESS and returns ``{"skipped": True, "lock": …, "holder": …}``, or
-    ``{"skipped": True, "reason": "already_done"}`` with ``once``.
+    Such a task has the state SUCCESS and returns ``{"skipped": True, "lock": …, "holder": …}``
+    (with ``pause`` if an operator paused the lock), or ``{"skipped": True, "reason":
+    "already_done"}`` with ``once``, or ``{"skipped": True, "reason": "rate_limited", "rate": …,
+    "retry_after": …}`` with ``on_limit="skip"``, with ``pause`` if an operator paused the rate.
     """
     if not isinstance(result, dict) or result.get("skipped") is not True:
         return False
-    return _has_holder(result) or result.get("reason") in REASONS.values()
+    return _has_holder(result) or result.get("reason") in (*REASONS.values(), RATE_LIMITED)
 
 
 def _has_holder(result: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, TypeGuard
 
 from celery_locks.errors import LockUsageError
@@ -12,11 +13,16 @@ HISTORY_TEXT = 500  # characters of a reason and of an operator's name
 MIN_TTL = 1.0
 MAX_SECONDS = 10 * 365 * 86400.0  # of any option: the server counts in milliseconds
 MAX_LIMIT = 1_000_000
+MAX_NAMES = 16  # locks that are acquired together
 FOREVER = MAX_SECONDS  # what ``wait="forever"`` means
 # Endings of the lock names that this library makes itself; users' names may not have them.
 QUEUED = " (queued)"  # of a message, from publish to start
 CLAIMED = " (claim)"  # around the creation of a claim's value
 RESERVED_ENDINGS = (QUEUED, CLAIMED)
+
+SHARED_WITH_LIMIT = (
+    "shared and limit exclude each other: any number may share a lock; leave one of them out"
+)
 
 Wait = float | Literal["forever"]
 
@@ -59,6 +65,33 @@ def check_limit(limit: object, option: str = "limit") -> None:
         raise LockUsageError(
             f"{option} is {limit!r}; it must be a whole number from 1 to {MAX_LIMIT}"
         )
+
+
+def limits_of(limit: object, names: int) -> list[int]:
+    """Return the limit of each of several locks: one number for all, or a list."""
+    if not isinstance(limit, list | tuple):
+        return [limit] * names  # type: ignore[list-item]  # LockSpec checks it
+    if len(limit) != names:
+        raise LockUsageError(
+            f"limit has {len(limit)} numbers for {names} locks; write one for each, or one number"
+        )
+    return list(limit)
+
+
+def check_several(names: Sequence[object], what: str = "name") -> None:
+    """Refuse a list of names, or of keys, that is empty, too long or has one of them twice."""
+    if not names:
+        raise LockUsageError(f"the list of {what}s is empty; write at least one {what}")
+    if len(names) > MAX_NAMES:
+        raise LockUsageError(f"{len(names)} {what}s; {MAX_NAMES} locks at once is the most")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise LockUsageError(f"the {what} {twice!r} is there twice; write each {what} once")
+
+
+def check_shared(shared: object) -> None:
+    if not isinstance(shared, bool):
+        raise LockUsageError(f"shared is {shared!r}; write True or False")
 
 
 def check_seconds(option: str, value: object) -> None:

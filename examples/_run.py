@@ -7,6 +7,7 @@ own: Celery reads CELERY_BROKER_URL and CELERY_RESULT_BACKEND, and the locks use
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ _began = time.monotonic()
 
 def main(show: Callable[[], None]) -> None:
     """Run an example on a server of its own; Ctrl-C stops everything, without a traceback."""
+    sys.unraisablehook = _repeat_ignored_interrupt
     try:
         # Around everything: Celery unsubscribes from results when they are garbage collected.
         with EmbeddedServer() as server:
@@ -37,6 +39,15 @@ def main(show: Callable[[], None]) -> None:
         raise SystemExit(130) from None
 
 
+def _repeat_ignored_interrupt(unraisable: Any) -> None:
+    """Interrupt again if Ctrl-C came during a ``__del__``, where Python prints and ignores it."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        main_thread = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
 @contextmanager
 def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
     """Run a prefork worker of the app, and its beat on request, until the block ends."""
@@ -47,6 +58,13 @@ def running(app: Celery, *options: str, beat: bool = False) -> Iterator[Child]:
         if beat:
             _celery(stack, app, "beat", "--schedule", str(new_directory() / "schedule"))
         yield worker
+
+
+@contextmanager
+def running_beat(app: Celery) -> Iterator[Child]:
+    """Run one beat of the app, beside others, until the block ends."""
+    with ExitStack() as stack:
+        yield _celery(stack, app, "beat", "--pidfile=")
 
 
 def _celery(stack: ExitStack, app: Celery, command: str, *options: str) -> Child:

@@ -5,6 +5,7 @@ They are shared: a test that kills, pauses or reconfigures one starts its own in
 """
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -40,6 +41,17 @@ def nothing_left_open() -> Iterator[None]:
     """Collect what a file's tests left open: the warning fails one of them, no test elsewhere."""
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def root_logger_restored() -> Iterator[None]:
+    """Restore the root logger: Celery's in-process worker sets its level to ERROR, and a later
+    test would find no warning."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.hookimpl(wrapper=True)

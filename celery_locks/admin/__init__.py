@@ -2,19 +2,18 @@
 
 The surfaces (command line, web, Django, metrics) call this and hold no rules of their own.
 
-``listing``     the list of locks, filtered
+``listing``     the list of locks, filtered, and locks with a similar name
 ``liveness``    whether a holder is alive
 ``explain``     why a task does not run, in sentences
-``deadlocks``   what the holders of a lock wait for
 ``durations``   how long a hold usually takes
-``suggest``     locks with a similar name
-``actions``     release a lock by force, ask its holders to stop
-``bulk``        release many locks
+``actions``     release locks by force, ask their holders to stop, reset completed work, prune
+``overrides``   pause locks, set limits
+``parked``      messages that wait on the lock server: their position in line, and ``purge``
 ``history``     what operators did, and holds that ended
 ``stale_locks`` locks of dead or stuck holders, and ``sweep``; with ``lost_reservations``, ``jobs``
-                (what happens to the jobs of dead workers) and ``pruning``
+                (what happens to the jobs of dead workers)
 ``checks``      mistakes in the setup
-``completed``   work that is marked as done
+``rates``       rates that delay callers; pause them, set others
 ``counts``      the counters behind the metrics
 ``access``      how a surface reaches the locks
 ``humanize``    durations, times and counts as text
@@ -22,15 +21,32 @@ The surfaces (command line, web, Django, metrics) call this and hold no rules of
 An ``app`` is a Celery app; without one the answers do not include Celery's.
 """
 
-from celery_locks.admin.actions import current_operator, find_holders, force_release, stop
-from celery_locks.admin.bulk import BulkRelease, Target, force_release_many
+from celery_locks.admin.actions import (
+    BulkRelease,
+    Target,
+    current_operator,
+    find_holders,
+    force_release,
+    force_release_many,
+    list_done,
+    reset_done,
+    stop,
+    trim,
+)
 from celery_locks.admin.checks import Finding, check, check_server, locked_tasks
-from celery_locks.admin.completed import list_done, reset_done
 from celery_locks.admin.durations import Usual, is_at_work, usual
 from celery_locks.admin.explain import Why, likely_end, why
 from celery_locks.admin.history import describe_entry, history
 from celery_locks.admin.humanize import format_count, format_duration, format_time
-from celery_locks.admin.listing import SORTS, LockState, is_glob, list_locks, matcher, wanted
+from celery_locks.admin.listing import (
+    SORTS,
+    LockState,
+    is_glob,
+    list_locks,
+    matcher,
+    suggest,
+    wanted,
+)
 from celery_locks.admin.liveness import (
     SUSPECT,
     Detail,
@@ -41,9 +57,25 @@ from celery_locks.admin.liveness import (
     judge,
     verdict_of,
 )
-from celery_locks.admin.pruning import trim
+from celery_locks.admin.overrides import (
+    Overridden,
+    list_patterns,
+    pause,
+    reset_limit,
+    resume,
+    set_limit,
+)
+from celery_locks.admin.parked import Purged, purge
+from celery_locks.admin.rates import (
+    describe_rate,
+    list_rates,
+    pause_rate,
+    rate_info,
+    reset_rate,
+    resume_rate,
+    set_rate,
+)
 from celery_locks.admin.redelivery import Job
-from celery_locks.admin.similar_names import suggest
 from celery_locks.admin.stale_locks import (
     QUEUED_FOR,
     TIMES_USUAL,
@@ -68,6 +100,8 @@ __all__ = [
     "Job",
     "Liveness",
     "LockState",
+    "Overridden",
+    "Purged",
     "Stale",
     "StaleLocks",
     "Swept",
@@ -80,6 +114,7 @@ __all__ = [
     "check_server",
     "current_operator",
     "describe_entry",
+    "describe_rate",
     "find_holders",
     "force_release",
     "force_release_many",
@@ -94,9 +129,21 @@ __all__ = [
     "likely_end",
     "list_done",
     "list_locks",
+    "list_patterns",
+    "list_rates",
     "locked_tasks",
     "matcher",
+    "pause",
+    "pause_rate",
+    "purge",
+    "rate_info",
     "reset_done",
+    "reset_limit",
+    "reset_rate",
+    "resume",
+    "resume_rate",
+    "set_limit",
+    "set_rate",
     "stale",
     "stop",
     "suggest",

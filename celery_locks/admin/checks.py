@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from celery_locks import settings
+from celery_locks.admin.humanize import join_names
+from celery_locks.admin.listing import list_locks
 from celery_locks.core.locks import Locks
-from celery_locks.errors import LockUsageError
+from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app_locks import broker_trouble
 from celery_locks.integration.lock_name import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
@@ -21,12 +23,13 @@ from celery_locks.options import LockOptions
 from celery_locks.store.commands.admin import AdminCommands
 
 OLDEST_REDIS = (6, 2)
+_SHOWN = 5
 _VISIBILITY = 3600.0  # kombu's default for Redis
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding about ``where``: a task's name, "server", "broker" or "settings"."""
+    """A finding about ``where``: a task's name, "server", "broker", "settings" or a lock."""
 
     level: Literal["error", "warning", "note"]
     where: str
@@ -42,10 +45,12 @@ def check(locks: Locks, app: Any) -> list[Finding]:
     app.loader.import_default_modules()
     return [
         *check_server(locks),
+        *_parking(locks, app),
         *_connection(app),
         *_broker(app),
         *_tasks(app),
         *_shared_keys(app),
+        *_different_limits(locks),
         *_examined(app),
     ]
 
@@ -80,6 +85,60 @@ def _memory(info: dict[str, str], policy: str) -> Iterator[Finding]:
     if most and used >= most and policy == "noeviction":
         sentence = f"It is full: {used:,} bytes are used and maxmemory is {most:,}, so it grants"
         yield Finding("error", "server", f"{sentence} no lock. Raise maxmemory, or remove data.")
+
+
+def _parking(locks: Locks, app: Any) -> Iterator[Finding]:
+    """Check that the server keeps messages, if any task is parked there."""
+    names = [name for name in locked_tasks(app) if _parks(app.tasks[name])]
+    if not names:
+        return
+    commands = AdminCommands(locks.commands)
+    shown = join_names(names, "and")
+    found: dict[str, None] = {}
+    for root in locks.commands.roots:
+        info = locks.perform(commands.server(root))
+        found |= dict.fromkeys(_may_evict(info))
+        if info.get("aof_enabled") == "0":
+            found |= dict.fromkeys(_without_aof(_save_points(locks, root)))
+    for sentence in found:
+        yield Finding("warning", "server", f"Messages of {shown} are parked on it. {sentence}")
+
+
+def _parks(task: Any) -> bool:
+    try:
+        options: LockOptions = task.lock_options()
+    except LockUsageError:
+        return False  # reported by _task
+    return options.enabled and options.parks
+
+
+def _may_evict(info: dict[str, str]) -> Iterator[str]:
+    policy = info.get("maxmemory_policy") or "noeviction"
+    if not int(info.get("maxmemory") or 0) or policy == "noeviction":
+        return
+    what = "the messages are evicted and their tasks never run"
+    if policy.startswith("volatile-"):  # these delete only keys that expire: the marks
+        what = "the marks of tasks that have run are evicted, and a message may run twice"
+    yield f"maxmemory-policy is {policy}: under memory pressure {what}. Set noeviction."
+
+
+def _without_aof(save_points: str | None) -> Iterator[str]:
+    if save_points is None:
+        yield (
+            "It has no append-only file, and does not say whether it saves snapshots: a restart "
+            "loses the messages since the last one. Set appendonly yes."
+        )
+    elif not save_points:
+        yield "It does not persist: a restart loses the messages. Set appendonly yes."
+
+
+def _save_points(locks: Locks, root: str) -> str | None:
+    """Return the setting ``save``; None if the server does not tell it to this user."""
+    try:
+        found: str | None = locks.perform(AdminCommands(locks.commands).config(root, "save"))
+    except LockUnavailable:  # managed servers have no CONFIG, and an ACL may forbid it
+        return None
+    return found
 
 
 def _connection(app: Any) -> Iterator[Finding]:
@@ -152,6 +211,7 @@ def _task(app: Any, task: Any) -> Iterator[Finding]:
 def _shared_keys(app: Any) -> Iterator[Finding]:
     """Report tasks with the same key: they share their locks, which may not be intended."""
     tasks: dict[str, list[str]] = {}
+    limits: dict[str, set[int]] = {}
     has_once = set()
     for name in sorted(app.tasks):
         task = app.tasks[name]
@@ -159,6 +219,8 @@ def _shared_keys(app: Any) -> Iterator[Finding]:
         if isinstance(key, str) and key != BY_ARGUMENTS:
             key = parameters_of(task).without_task(key)
             tasks.setdefault(key, []).append(name)
+            limit = task._lock_values.get("limit", 1)
+            limits.setdefault(key, set()).update(() if callable(limit) else (limit,))
             has_once |= {key} if task._lock_values.get("once") else set()
     for key, names in tasks.items():
         for name in names if len(names) > 1 else ():
@@ -166,9 +228,31 @@ def _shared_keys(app: Any) -> Iterator[Finding]:
             sentence = f"It has the same key {key!r} as {others}: they share their locks"
             if key in has_once:
                 sentence += " and the results that once stores"
+            if len(limits[key]) > 1:
+                sentence += f", but have different limits ({_either(limits[key])})"
             advice = "If that is not intended, add {task} to the key."
-            level: Literal["warning", "note"] = "warning" if key in has_once else "note"
+            is_wrong = key in has_once or len(limits[key]) > 1
+            level: Literal["warning", "note"] = "warning" if is_wrong else "note"
             yield Finding(level, name, f"{sentence}. {advice}")
+
+
+def _different_limits(locks: Locks) -> Iterator[Finding]:
+    """Report locks in use whose callers have different limits: each is granted by its own."""
+    found = [lock for lock in list_locks(locks) if lock.other_limits]
+    for lock in found[:_SHOWN]:
+        limits = _either((lock.limit, *lock.other_limits))
+        sentence = (
+            f"Its holders and waiters have different limits ({limits}): each gets a slot if fewer "
+            "than its own limit hold the lock. Use one limit, or set it with `locks limit`."
+        )
+        yield Finding("warning", f"lock {lock.name!r}", sentence)
+    if len(found) > _SHOWN:
+        sentence = f"{len(found) - _SHOWN} more locks have callers with different limits."
+        yield Finding("warning", "locks", sentence)
+
+
+def _either(limits: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(limits)))
 
 
 def _times(app: Any, task: Any, options: LockOptions) -> Iterator[Finding]:

@@ -42,10 +42,13 @@ def usual(locks: Locks, tasks: Iterable[str] | None = None) -> dict[str, Usual]:
 
 
 def usual_of(locks: Locks, lock: LockInfo) -> dict[str, Usual]:
-    """Return the usual durations of the tasks that run under this lock."""
-    return usual(locks, [h.task for h in lock.holders if h.task and is_at_work(h)])
+    """Return the usual durations of the tasks that run under this lock, or are parked for it."""
+    holders = [holder for holder in lock.holders if is_at_work(holder)]
+    parked = [waiter for waiter in lock.waiters if waiter.is_parked]
+    return usual(locks, [it.task for it in (*holders, *parked) if it.task])
 
 
 def is_at_work(holder: Holder) -> bool:
-    """Whether a task runs under this lock; other locks that its code holds have no usual time."""
-    return not (holder.is_kept or holder.is_queued or holder.nested)
+    """Whether a task runs under this lock; what its code or a leader holds has no usual time."""
+    is_task = holder.task_id is not None and not holder.nested
+    return is_task and not (holder.is_kept or holder.is_queued)

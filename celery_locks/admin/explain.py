@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from celery_locks.admin.deadlocks import about_waiting_holders
 from celery_locks.admin.durations import is_at_work
 from celery_locks.admin.history import describe_entry, history
 from celery_locks.admin.humanize import format_count, format_duration, format_ratio, format_time
-from celery_locks.admin.listing import list_locks
+from celery_locks.admin.listing import list_locks, suggest
 from celery_locks.admin.liveness import Detail, Liveness, examine
-from celery_locks.admin.similar_names import suggest
+from celery_locks.admin.parked import about_parked, about_position, find_parked
+from celery_locks.admin.rates import about_delay, about_rate
+from celery_locks.core.deadlocks import find_cycle, read_waits
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockConflict
 from celery_locks.integration.broker_messages import Inconclusive, open_broker
 from celery_locks.integration.worker_inspection import PATIENCE, ActiveReport, find_task, outcome
-from celery_locks.skipped import is_skipped
-from celery_locks.types import Conflict, Holder, LockInfo
+from celery_locks.skipped import RATE_LIMITED, is_skipped
+from celery_locks.types import Blocker, Conflict, Holder, LockInfo, Override
 from celery_locks.validation import QUEUED, check_name
+
+# The lock for which a task is parked, and its position.
+Parked = tuple[str, int]
 
 _SHOWN = 5
 ENDED_STATES = ("SUCCESS", "FAILURE", "REVOKED")
@@ -54,12 +60,17 @@ def why(locks: Locks, subject: str, app: Any = None, *, report: ActiveReport | N
     by_name = [lock for name in _names(subject) if (lock := locks.info(name))]
     if by_name:
         details = [examine(locks, lock, app, report) for lock in by_name]
-        return Why(subject, tuple(_about_all(locks, details)), tuple(details))
-    found = [examine(locks, lock, app, report) for lock in _locks_of_task(locks, subject)]
+        about = (*_about_all(locks, details), *about_rate(locks, subject))
+        return Why(subject, about, tuple(details))
+    parked = find_parked(locks, subject)
+    found = [examine(locks, lock, app, report) for lock in _locks_of_task(locks, subject, parked)]
     if found:
-        sentences = [*_task_roles(subject, found), *_about_all(locks, found)]
+        roles = [*_task_roles(subject, found), *_parked_role(subject, found, parked)]
+        sentences = [*roles, *_about_all(locks, found)]
         return Why(subject, tuple(sentences), tuple(found))
-    about_task = list(_about_task(subject, app)) if app is not None else []
+    about_task = [*about_rate(locks, subject), *about_delay(locks, subject)]
+    if not about_task and app is not None:  # a worker keeps the message of a delayed task
+        about_task += _about_task(subject, app)
     if about_task:
         return Why(subject, tuple(about_task))
     return Why(subject, tuple(_about_nothing(locks, subject)), is_known=False)
@@ -74,10 +85,20 @@ def _names(subject: str) -> Iterator[str]:
     yield subject + QUEUED
 
 
-def _locks_of_task(locks: Locks, task_id: str) -> Iterator[LockInfo]:
+def _locks_of_task(locks: Locks, task_id: str, parked: Parked | None) -> Iterator[LockInfo]:
+    """Yield the locks that a task holds or waits for; a parked one may wait far behind."""
     for lock in list_locks(locks):
-        if any(holder.task_id == task_id for holder in (*lock.holders, *lock.waiters)):
+        is_parked = parked is not None and parked[0] == lock.name
+        if is_parked or any(it.task_id == task_id for it in (*lock.holders, *lock.waiters)):
             yield lock
+
+
+def _parked_role(task_id: str, details: list[Detail], parked: Parked | None) -> Iterator[str]:
+    for detail in details:
+        if parked is not None and parked[0] == detail.lock.name:
+            tasks = {it.task_id: it.task for it in detail.lock.waiters if it.is_parked}
+            task = tasks.get(task_id, next(iter(tasks.values()), None))
+            yield about_position(detail, task, task_id, parked[1])
 
 
 def _task_roles(task_id: str, details: list[Detail]) -> Iterator[str]:
@@ -86,7 +107,7 @@ def _task_roles(task_id: str, details: list[Detail]) -> Iterator[str]:
         if any(holder.task_id == task_id for holder in lock.holders):
             yield f"Task {task_id} holds lock {lock.name!r}."
         for position, waiter in enumerate(lock.waiters, 1):
-            if waiter.task_id == task_id:
+            if waiter.task_id == task_id and not waiter.is_parked:
                 yield (
                     f"Task {task_id} waits for lock {lock.name!r}, "
                     f"as number {position} of {len(lock.waiters)}."
@@ -102,6 +123,7 @@ def _about_all(locks: Locks, details: list[Detail]) -> Iterator[str]:
 
 def _about(detail: Detail) -> Iterator[str]:
     lock = detail.lock
+    yield from about_overrides(lock)
     for alive in detail.liveness[:_SHOWN]:
         yield from _about_holder(lock, alive)
         if alive.verdict != "gone" and (likely := likely_end(detail, alive.holder)):
@@ -110,7 +132,26 @@ def _about(detail: Detail) -> Iterator[str]:
         yield f"Nobody holds lock {lock.name!r} now."
     elif lock.limit > 1:
         yield f"{len(lock.holders)} of its {lock.limit} slots are taken."
+    if lock.holders and lock.shared:
+        yield "Its holders share it: others with shared=True may join them while nobody waits."
+    yield from about_parked(detail)
     yield from _about_waiters(lock)
+
+
+def about_overrides(lock: LockInfo) -> Iterator[str]:
+    """Say what operators set for a lock, and whether its callers disagree about its limit."""
+    if lock.pause:
+        yield (
+            f"Lock {lock.name!r} is {lock.pause}. Nobody can acquire it; "
+            f"`locks resume {shlex.quote(lock.pause.glob or lock.name)}` ends the pause."
+        )
+    if lock.limit_override:
+        yield f"Lock {lock.name!r} is {lock.limit_override}. `locks limit … --reset` ends that."
+    if lock.other_limits:
+        limits = " and ".join(map(str, (lock.limit, *lock.other_limits)))
+        yield (
+            f"Its callers disagree about its limit ({limits}): each gets a slot by its own limit."
+        )
 
 
 def _about_holder(lock: LockInfo, alive: Liveness) -> Iterator[str]:
@@ -148,11 +189,12 @@ def _about_waiters(lock: LockInfo) -> Iterator[str]:
     if not lock.waiters:
         yield "Nobody waits for it."
         return
-    yield f"It has {format_count(len(lock.waiters), 'waiter')}:"
+    yield f"It has {format_count(lock.waiting, 'waiter')}:"
     for position, waiter in enumerate(lock.waiters[:_SHOWN], 1):
-        yield f"  {position}. {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"
-    if len(lock.waiters) > _SHOWN:
-        yield f"  … and {len(lock.waiters) - _SHOWN} more"
+        waits = "parked for" if waiter.is_parked else "for"
+        yield f"  {position}. {waiter}, {waits} {format_duration(lock.as_of - waiter.acquired_at)}"
+    if lock.waiting > _SHOWN:
+        yield f"  … and {lock.waiting - _SHOWN} more"
 
 
 def _about_task(task_id: str, app: Any) -> Iterator[str]:
@@ -187,8 +229,13 @@ def _about_message(task_id: str, app: Any) -> Iterator[str]:
 def _result(task_id: str, state: str, value: Any) -> str:
     """Describe the result; for a skip or a conflict also the lock that was busy."""
     what = "holds no lock and waits for none"
-    if is_skipped(value) and "reason" in value:
+    if is_skipped(value) and value.get("reason") == RATE_LIMITED:
+        what = f"did not run: the rate of {value.get('rate')!r} allowed no start"
+    elif is_skipped(value) and "reason" in value:
         what = f"did not run: its work was done before ({value['reason']})"
+    elif is_skipped(value) and value.get("pause"):
+        pause = Override.from_dict(value["pause"])
+        what = f"was skipped because lock {value['lock']!r} was {pause}"
     elif is_skipped(value):
         holder = Holder.from_dict(value["holder"]) if value["holder"] else "an unknown holder"
         what = f"was skipped because lock {value['lock']!r} was held by {holder}"
@@ -208,3 +255,36 @@ def _about_nothing(locks: Locks, subject: str) -> Iterator[str]:
 def _last_action(locks: Locks, name: str) -> Iterator[str]:
     for entry in history(locks, name, limit=1, only_actions=True):
         yield describe_entry(entry)
+
+
+def about_waiting_holders(locks: Locks, lock: LockInfo) -> Iterator[str]:
+    """Describe each holder that waits for another lock, and a deadlock if there is one."""
+    for holder in [holder for holder in lock.holders if holder.owner][:_SHOWN]:
+        waits = locks.run(read_waits(locks.commands, holder.owner))
+        wait = waits.get(holder.owner)
+        if wait is None:
+            continue
+        cycle = find_cycle(wait, waits, _is_owned_by(holder.owner))
+        if cycle:
+            yield _describe_deadlock(lock.name, holder, cycle)
+            return
+        yield f"Its holder, {holder}, waits for lock {wait.name!r}, held by {wait.holders[0]}."
+
+
+def _is_owned_by(owner: str) -> Callable[[Holder], bool]:
+    return lambda holder: holder.owner == owner
+
+
+def _describe_deadlock(name: str, holder: Holder, cycle: tuple[Blocker, ...]) -> str:
+    if len(cycle) == 1:
+        return (
+            f"Deadlock: {holder} holds lock {name!r} and waits for lock {cycle[0].name!r}, "
+            "which it holds itself. Its code should pass reentrant=True, or acquire it only once."
+        )
+    steps = [f"{holder} holds lock {name!r} and waits for lock {cycle[0].name!r}"]
+    for step, following in pairwise(cycle):
+        steps.append(f"{step.holder} holds that and waits for lock {following.name!r}")
+    return (
+        f"Deadlock: {'; '.join(steps)}, which the first one holds. None of them can go on: release "
+        "one of these locks by force, and acquire them in the same order everywhere."
+    )

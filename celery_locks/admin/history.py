@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
-from celery_locks.admin.humanize import format_duration, format_time
+from celery_locks.admin.humanize import format_count, format_duration, format_time
 from celery_locks.core.locks import Locks
 from celery_locks.store.commands.admin import AdminCommands, HistoryPage
 from celery_locks.types import HistoryEntry
@@ -62,9 +62,39 @@ def describe_entry(entry: HistoryEntry) -> str:
 def _describe_action(entry: HistoryEntry, holders: str) -> str:
     if entry.act == "reset":
         return f"allowed the work for {entry.name!r} to run again"
+    if entry.act == "pause":
+        return f"paused {entry.name!r}{_until(entry)}"
+    if entry.act == "resume":
+        return f"resumed {entry.name!r}"
+    if entry.act == "limit":
+        return f"set the limit of {entry.name!r} to {entry.limit}{_until(entry)}"
+    if entry.act == "limit_reset":
+        return f"reset the limit of {entry.name!r}"
+    if entry.act == "purge":
+        return _describe_purge(entry, holders)
+    if entry.act == "rate_pause":
+        return f"paused the rate {entry.name!r}{_until(entry)}"
+    if entry.act == "rate_resume":
+        return f"resumed the rate {entry.name!r}"
+    if entry.act == "rate":
+        rate = " and ".join(entry.rate.split())
+        return f"set the rate {entry.name!r} to {rate}{_until(entry)}"
+    if entry.act == "rate_reset":
+        return f"reset the rate {entry.name!r}"
     if entry.act == "stop":
         return f"asked {holders} to stop and release {entry.name!r}"
     return f"took lock {entry.name!r} from {holders}"
+
+
+def _describe_purge(entry: HistoryEntry, messages: str) -> str:
+    count = entry.count or len(entry.holders)
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+    removed = format_count(count, "parked message")
+    return f"removed {removed} from the queue of {entry.name!r}: {messages}{more}"
+
+
+def _until(entry: HistoryEntry) -> str:
+    return f" until {format_time(entry.until)}" if entry.until else ""
 
 
 def _describe_end(entry: HistoryEntry, held_for: str) -> str:

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _SHOWN = 3
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth"),
+    *("sixth", "seventh", "eighth", "ninth", "tenth"),
+)
 
 
 def format_time(at: float) -> str:
@@ -21,6 +25,20 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_about(seconds: float) -> str:
+    """Format an estimate: about 7 s, about 4 min, about 3 h 2 min."""
+    if seconds < 60:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 3600:
+        return f"about {round(seconds / 60)} min"
+    return f"about {format_duration(seconds)}"
+
+
+def format_position(position: int) -> str:
+    """Format a position: first, second … tenth, number 11."""
+    return _ORDINALS[position - 1] if position <= len(_ORDINALS) else f"number {position}"
 
 
 def format_ratio(value: float, usual: float) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
+from celery_locks.admin.humanize import join_names
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUsageError
 from celery_locks.store.commands.replies import LockPage
 from celery_locks.types import Holder, LockInfo
 
-LockState = Literal["held", "waiting", "queued"]
+LockState = Literal["held", "waiting", "queued", "paused", "parked"]
 
 
 # Sort keys; each puts first what an operator looks for first.
@@ -35,7 +38,8 @@ class Filter(TypedDict, total=False):
     ``glob`` matches names (see ``matcher``), ``task`` is a glob too, ``worker`` is exact.
     ``search`` is a glob for names and for the ids of the tasks that hold or wait.
     ``state``: "held" by a task or process at work, "waiting": somebody waits for it, "queued": held
-    by a message that no worker has started.
+    by a message that no worker has started, "paused": by an operator, "parked": messages wait for
+    it on the lock server.
     """
 
     glob: str | None
@@ -46,7 +50,7 @@ class Filter(TypedDict, total=False):
 
 
 def list_locks(locks: Locks, **filters: Unpack[Filter]) -> Iterator[LockInfo]:
-    """List every lock that is held or waited for, each as it was when its page was read.
+    """List the locks that are held, waited for, paused or limited, as each page found them.
 
     A lock that is held throughout is listed exactly once, whatever happens to the others.
     """
@@ -139,4 +143,24 @@ class _Predicate:
 def _has_state(info: LockInfo, state: LockState) -> bool:
     if state == "waiting":
         return bool(info.waiters)
+    if state == "paused":
+        return info.pause is not None
+    if state == "parked":
+        return info.parked > 0
     return any(holder.is_queued is (state == "queued") for holder in info.holders)
+
+
+# For suggestions.
+_SHOWN = 3
+_MOST_NAMES = 5000  # comparing more takes longer than typing the name again
+
+
+def suggest(locks: Locks, name: str) -> str:
+    """Return a sentence with locks of a similar name; "" if there is none."""
+    found = (lock.name for lock in islice(list_locks(locks), _MOST_NAMES))
+    names = [other for other in found if other != name]
+    if is_glob(name) and (matching := sorted(filter(matcher(name), names))):
+        return f"Write one name, not a pattern: {name!r} matches {join_names(matching, 'and')}."
+    near = sorted(other for other in names if name in other)
+    near = near or get_close_matches(name, names, _SHOWN, cutoff=0.7)
+    return f"Did you mean {join_names(near, 'or')}?" if near else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from celery_locks.admin.overrides import list_patterns
+from celery_locks.admin.rates import list_rates
 from celery_locks.core.locks import Locks
 from celery_locks.store.commands.metrics import (
     BATCH,
@@ -51,11 +53,16 @@ def read_counts(locks: Locks) -> Counts:
 
 
 def read_tallies(locks: Locks) -> dict[str, Tally]:
-    """Count the locks that are held or waited for now, by task; those of plain code under ""."""
+    """Count the locks that are held or waited for now, by task; those of plain code under "".
+
+    ``paused`` counts locks, patterns and rates, and is under "" only.
+    """
     commands, found, cursor = MetricsCommands(locks.commands), {"": Tally()}, "0:0"
     while cursor:
         page, cursor = locks.run(commands.tally(cursor))
         for task, tally in page:
             name = task if task in found or len(found) < _MOST_TASKS else _OTHER
             found[name] = found.get(name, Tally()) + tally
+    paused_rates = sum(1 for rate in list_rates(locks) if rate.pause)
+    found[""] += Tally(paused=len(list_patterns(locks)) + paused_rates)
     return found

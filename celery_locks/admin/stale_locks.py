@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_locks.admin.actions import find_holders, force_release
+from celery_locks.admin.actions import find_holders, force_release, trim
 from celery_locks.admin.durations import Usual, is_at_work, usual
-from celery_locks.admin.humanize import format_ratio
+from celery_locks.admin.humanize import format_duration, format_ratio
 from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import SUSPECT, Liveness, judge, without_message
 from celery_locks.admin.lost_reservations import find_lost_reservations
-from celery_locks.admin.pruning import trim
 from celery_locks.admin.redelivery import Job, JobSearch
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable
@@ -49,10 +48,10 @@ class Stale:
     def sentence(self) -> str:
         if not (self.is_old or self.usual):
             return self.liveness.sentence
-        age = f"It has been held for {self.held_for:.0f} s"
+        age = f"It has been held for {format_duration(self.held_for)}"
         if self.usual:
             usual = self.usual.held_for
-            age += f", {format_ratio(self.held_for, usual)} × the usual {usual:.0f} s"
+            age += f", {format_ratio(self.held_for, usual)} × the usual {format_duration(usual)}"
         return f"{age}. {self.liveness.sentence}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,6 +129,7 @@ def stale(
     Long is ``older_than`` seconds, or ``times_usual`` × what the task's holds usually take (None:
     any duration). Also find locks of messages that were published ``queued_for`` seconds ago and
     are lost. Without an app only the renewals count. A worker that does not answer is asked twice.
+    The longest hold is first.
     """
     slow = SlowHolds(times_usual, usual(locks)) if times_usual is not None else _ANY_DURATION
     report, found = _find_suspects(locks, app, older_than, timeout, slow)
@@ -139,7 +139,7 @@ def stale(
     purged, inconclusive = _without_message(locks, app, queued_for, timeout, older_than)
     known = {(lock.name, lock.holder.token) for lock in purged}
     others = [lock for lock in found if (lock.name, lock.holder.token) not in known]
-    answer = StaleLocks(others + purged)
+    answer = StaleLocks(sorted(others + purged, key=lambda lock: -lock.held_for))
     answer.inconclusive = f"{trouble} {inconclusive}".strip()
     return answer
 

@@ -21,7 +21,7 @@ from celery_locks.cli.render import table
 
 @click.group()
 def once() -> None:
-    """List work that is marked as done, or reset it.
+    """List work that is marked as done or failed, or reset it.
 
     Tasks with once= and functions with @idempotent mark their work as done.
     """
@@ -31,13 +31,18 @@ def once() -> None:
 @json_option
 @pass_context
 def list_done(context: Context, as_json: bool) -> None:
-    """List every key whose work is marked as done."""
+    """List every key whose work is marked as done or failed."""
     if as_json:
         echo_json_list(work._asdict() for work in admin.list_done(context.locks))
         return
     found = False
     cells = (
-        (work.key, work.state, f"{work.size} B", admin.format_duration(work.lapses_in))
+        (
+            work.key,
+            work.state,
+            work.error or f"{work.size} B",
+            admin.format_duration(work.lapses_in),
+        )
         for work in admin.list_done(context.locks)
     )
     for line in table(("KEY", "STATE", "RESULT", "EXPIRES IN"), cells):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+import re
+from typing import Any, ClassVar, get_args
 
 import click
 
 from celery_locks.admin import PATIENCE, QUEUED_FOR, LockState
+from celery_locks.validation import MAX_SECONDS
 
 # Thirty years in seconds; the clock of the system can wait that long.
 _MOST = 1e9
@@ -50,6 +52,28 @@ class Text(click.types.StringParamType):
         return text
 
 
+class Duration(click.types.StringParamType):
+    """A time such as 90, 90s, 15m, 2h or 1d, as seconds."""
+
+    name = "duration"
+    _UNITS: ClassVar = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", value)
+        seconds = float(found[1]) * self._UNITS[found[2]] if found else 0.0
+        if not 0.001 <= seconds <= MAX_SECONDS:
+            self.fail(f"{value!r} is not a duration; write for example 90s, 15m or 1h.", param, ctx)
+        return seconds
+
+
+for_option = click.option(
+    "--for",
+    "seconds",
+    type=Duration(),
+    help="End it by itself after this time: 90s, 15m, 2h, 1d. Without this option it has no end.",
+)
 timeout_option = click.option(
     "--timeout",
     type=Number(0.1),
@@ -82,7 +106,8 @@ def filter_options(command: Any) -> Any:
             "--state",
             type=click.Choice(get_args(LockState)),
             help="held: a running task or process holds it; waiting: somebody waits for it; "
-            "queued: a message holds it that no worker has started.",
+            "queued: a message holds it that no worker has started; paused: by an operator; "
+            "parked: messages wait for it on the lock server.",
         ),
         click.option("--worker", help="Held or waited for by this worker."),
         click.option("--task", help="Held or waited for by this task (a glob)."),

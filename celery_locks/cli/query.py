@@ -36,9 +36,10 @@ from celery_locks.types import LockInfo
 def list_(
     context: Context, /, sort: str | None, limit: int | None, as_json: bool, **filters: Any
 ) -> None:
-    """List the locks that are held or waited for.
+    """List the locks that are held, waited for or paused.
 
-    GLOB is a pattern for their names, with * and ?.
+    GLOB is a pattern for their names, with * and ?. Without a filter, the rates that delay callers
+    follow.
     """
     found: Iterator[LockInfo] = admin.list_locks(context.locks, **filters)
     if sort:
@@ -53,6 +54,11 @@ def list_(
         empty = False
     if empty:
         echo(_none_found(context, filters))
+    for pattern in admin.list_patterns(context.locks):
+        echo(f"{pattern.glob}: {pattern}")
+    if not any(filters.values()):
+        for rate in admin.list_rates(context.locks):
+            echo(admin.describe_rate(rate))
 
 
 def _none_found(context: Context, filters: dict[str, Any]) -> str:

@@ -15,9 +15,10 @@ HEADS = ("LOCK", "HOLDER", "WORKER", "PID", "HELD FOR", "LAPSES IN", "WAITING")
 
 
 def rows(locks: Iterable[LockInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each holder, and one for a lock that has only waiters."""
+    """Yield a row for each holder, and one for a lock that has none."""
     for lock in locks:
-        waiting = str(len(lock.waiters) or "-")
+        waiting = str(lock.waiting or "-") + (f" ({lock.parked} parked)" if lock.parked else "")
+        waiting += " (paused)" if lock.pause else ""
         for holder in lock.holders:
             yield (lock.name, *_holder(holder, lock.as_of), waiting)
         if not lock.holders:
@@ -25,11 +26,13 @@ def rows(locks: Iterable[LockInfo]) -> Iterator[tuple[str, ...]]:
 
 
 def _holder(holder: Holder, as_of: float) -> tuple[str, ...]:
-    who = f"{holder.task or ''} {holder.task_id}".strip() if holder.task_id else "a process"
+    who = f"{holder.task or ''} {holder.task_id or ''}".strip() or "a process"
     if holder.is_queued:
         who += " (queued)"
     elif holder.is_kept:
         who += " (ended)"
+    if holder.shared:
+        who += " (shared)"
     return (
         who,
         holder.worker or holder.host or "-",
@@ -79,9 +82,19 @@ def _shortened(text: str, room: int) -> str:
 
 def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
     """Yield the details of one lock; ``sentences`` say for each holder whether it is alive."""
-    held = f"{len(lock.holders)} of {lock.limit} held"
+    held = (
+        f"{len(lock.holders)} of {lock.limit} held"
+        if lock.limit
+        else f"{len(lock.holders)} share it"
+    )
     yield f"lock     {lock.name}"
-    yield f"state    {held}, {len(lock.waiters)} waiting"
+    parked = f", {lock.parked} of them parked" if lock.parked else ""
+    yield f"state    {held}, {lock.waiting} waiting{parked}"
+    for override in (lock.pause, lock.limit_override):
+        if override:
+            yield f"operator {override}"
+    if lock.other_limits:
+        yield f"limits   callers have others too: {', '.join(map(str, lock.other_limits))}"
     for holder, sentence in zip(lock.holders, sentences, strict=True):
         yield f"holder   {holder}"
         yield f"  token {holder.token}  fence {holder.fence}  retries {max(0, holder.retries)}"
@@ -92,4 +105,8 @@ def detail_lines(lock: LockInfo, sentences: Sequence[str]) -> Iterator[str]:
         )
         yield f"  {sentence}"
     for position, waiter in enumerate(lock.waiters, 1):
-        yield f"waiter {position} {waiter}, for {format_duration(lock.as_of - waiter.acquired_at)}"
+        waits = "parked for" if waiter.is_parked else "for"
+        age = format_duration(lock.as_of - waiter.acquired_at)
+        yield f"waiter {position} {waiter}, {waits} {age}"
+    if lock.waiting > len(lock.waiters):
+        yield f"… and {lock.waiting - len(lock.waiters)} more"

@@ -6,13 +6,14 @@ loop that is busy does not lose its locks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from celery_locks.core.lease import AsyncLease
 from celery_locks.core.operations import Operations
 from celery_locks.core.queries import Queries
+from celery_locks.core.rates import RateOperations
 from celery_locks.core.requests import (
     AcquireOptions,
     Layout,
@@ -20,9 +21,11 @@ from celery_locks.core.requests import (
     new_token,
     shows_acquire_options,
 )
+from celery_locks.rates import Rate
 from celery_locks.store.calls import AsyncStore, Operation, run_async
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
+from celery_locks.validation import Wait
 
 T = TypeVar("T")
 
@@ -48,6 +51,7 @@ class AsyncLocks:
         self.commands, self.ttl = layout_of(store, layout)
         self.operations = Operations(self, AsyncLease, store, self.commands)
         self.queries = Queries(self.commands)
+        self.rates = RateOperations(self.commands)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -63,43 +67,56 @@ class AsyncLocks:
         return cls(client, renewer_client=renewer_client, **layout)
 
     @shows_acquire_options
-    async def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> AsyncLease | None:
+    async def acquire(
+        self, name: str, *more: str, **options: Unpack[AcquireOptions]
+    ) -> AsyncLease | None:
         """Acquire a lock: return a lease, renewed until it is released; None if others hold it.
 
         ``await lease.release()`` releases it. Prefer ``hold``, which cannot forget that. Options
         and exceptions are those of ``hold``.
         """
-        answer = await self.try_acquire(name, **options)
+        answer = await self.try_acquire(name, *more, **options)
         return None if isinstance(answer, Conflict) else answer
 
     @shows_acquire_options
     async def try_acquire(
-        self, name: str, **options: Unpack[AcquireOptions]
+        self, name: str, *more: str, **options: Unpack[AcquireOptions]
     ) -> AsyncLease | Conflict:
         """Do as ``Locks.try_acquire``; reentrant for this asyncio task, not for its children."""
-        return await self.run(self.operations.acquire_by_name(name, new_token(), self.ttl, options))
+        return await self.run(
+            self.operations.acquire_by_name((name, *more), new_token(), self.ttl, options)
+        )
 
     @overload
     def hold(
-        self, name: str, *, required: Literal[True] = True, **options: Unpack[AcquireOptions]
+        self,
+        name: str,
+        *more: str,
+        required: Literal[True] = True,
+        **options: Unpack[AcquireOptions],
     ) -> AbstractAsyncContextManager[AsyncLease]: ...
     @overload
     def hold(
-        self, name: str, *, required: bool, **options: Unpack[AcquireOptions]
+        self, name: str, *more: str, required: bool, **options: Unpack[AcquireOptions]
     ) -> AbstractAsyncContextManager[AsyncLease | None]: ...
     @shows_acquire_options
     @asynccontextmanager
     async def hold(
-        self, name: str, *, required: bool = True, **options: Unpack[AcquireOptions]
+        self, name: str, *more: str, required: bool = True, **options: Unpack[AcquireOptions]
     ) -> AsyncIterator[Any]:
         """Hold the lock while the block runs; ``as`` gives the lease.
 
             async with locks.hold("invoice:42", wait=5) as lease:
                 await write(invoice, fence=lease.fence)
 
+        With several names it acquires all of them or none, and ``lease.fences`` has each fence.
+
         ``required``: if False, yield None instead of raising when others hold the lock.
         ``ttl``: seconds that the lock outlives this process; it is renewed while the block runs.
-        ``limit``: how many may hold it at once; the same number everywhere.
+        ``limit``: how many may hold it at once. Use the same number everywhere: a caller is granted
+        a slot if fewer than its own limit hold the lock and nobody waits. An operator's limit wins.
+        For several names it may be a list.
+        ``shared``: any number of callers with ``shared=True`` hold it at once, and nobody else.
         ``wait``: seconds to wait for it in line, or "forever"; None or 0: not at all.
         ``at_least``: seconds that it stays taken, counted from the start, if the block is shorter.
         ``reentrant``: let this asyncio task enter again what it holds already.
@@ -109,11 +126,12 @@ class AsyncLocks:
 
         Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
         of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
-        answer, ``LockUsageError`` if an option is wrong, ``LimitMismatch`` if it is held with
-        another limit.
+        answer, ``LockUsageError`` if an option is wrong.
         """
         token = new_token()
-        lease = await self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
+        lease = await self.run(
+            self.operations.enter_hold((name, *more), token, self.ttl, options, required)
+        )
         failed = True
         try:
             yield lease
@@ -140,6 +158,22 @@ class AsyncLocks:
     async def stop(self, name: str, token: str | None = None) -> tuple[Holder, ...]:
         """Do as ``Locks.stop``."""
         return await self.run(self.operations.stop(name, token))
+
+    async def throttle(
+        self,
+        key: str,
+        rate: str | Sequence[str],
+        *,
+        wait: Wait | None = None,
+        burst: int = 1,
+        cost: float = 1,
+    ) -> None:
+        """Do as ``Locks.throttle``."""
+        await self.run(self.rates.throttle(key, Rate.parse(rate, burst, cost), wait))
+
+    async def push_back(self, key: str, seconds: float) -> None:
+        """Do as ``Locks.push_back``."""
+        await self.run(self.rates.push_back(key, seconds))
 
     async def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Do as ``Locks.active``."""

@@ -25,20 +25,25 @@ _INTERVAL = 15.0
 _NEXT_PAGE = 0.1
 
 
-class CleanupTargets(dict[tuple[Hashable, str], tuple[ref[Store], LockCommands]]):
-    """The stores in use, by server and prefix; a store that nobody uses any more is left alone."""
+class CleanupTargets(dict[ref[Store], LockCommands]):
+    """The stores in use; any thread adds its own, and one that nobody uses any more is removed."""
 
     def add(self, store: Store, commands: LockCommands) -> None:
-        self[store.server.addresses, commands.prefix] = ref(store), commands
+        self[ref(store)] = commands
 
     def discard(self, store: Store) -> None:
-        for key, (reference, _) in list(self.items()):
-            if reference() is store:
-                self.pop(key, None)
+        self.pop(ref(store), None)
 
     def of_server(self, server: Hashable) -> list[tuple[Store, LockCommands]]:
-        targets = [it for (address, _), it in list(self.items()) if address == server]
-        return [(store, commands) for reference, commands in targets if (store := reference())]
+        """Return one store for each prefix: several may share the server and the prefix."""
+        found: dict[str, tuple[Store, LockCommands]] = {}
+        for reference in list(self):
+            store, commands = reference(), self.get(reference)
+            if store is None:
+                self.pop(reference, None)
+            elif commands and store.server.addresses == server:
+                found[commands.prefix] = store, commands
+        return list(found.values())
 
 
 class ServerCleanup:

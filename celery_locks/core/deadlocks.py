@@ -1,7 +1,9 @@
 """Deadlocks: who waits for whom, read from the store. No I/O; ``waiting.py`` calls and raises.
 
 A wait is a deadlock when every holder that it depends on is blocked: each holder of the lock waits
-for another lock whose holders wait in turn, and one of them waits for a lock of the caller. A
+for another lock whose holders wait in turn, and one of them waits for a lock of the caller. If the
+holders share the lock, one of them that is blocked is enough: a waiter needs all of them to end. A
+waiter behind one for several locks waits for that one, which is listed in place of the holders. A
 holder whose owner is unknown, or that does not wait, is not blocked. Only an owner that holds a
 lock while it waits can be part of a deadlock, so nobody else pays for the check.
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from celery_locks.core.lease import whole_token
 from celery_locks.store.calls import Operation
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.replies import Wait
@@ -53,25 +56,45 @@ def read_waits(
 def find_cycle(
     start: Wait, waits: Mapping[str, Wait], is_own: Callable[[Holder], bool]
 ) -> tuple[Blocker, ...]:
-    """Return the shortest path from a wait to an own holder; () if any holder is not blocked."""
-    found: tuple[Blocker, ...] = ()
+    """Return the shortest path from a wait to an own holder; () if it may yet come free."""
+    blocked = _blocked(waits, is_own)
+    if blocked.get(start.owner) != start:
+        return ()
     paths: list[tuple[tuple[Blocker, ...], Wait]] = [((), start)]
     seen = {start.token}
     for path, wait in paths:  # the loop appends to it
-        if not wait.is_complete:
-            return ()
         for holder in wait.holders:
             step = (*path, Blocker(wait.name, holder))
             if is_own(holder):
-                found = found or step
-                continue
-            following = waits.get(holder.owner)
-            if following is None or holder.is_kept or holder.is_queued:
-                return ()
-            if following.token not in seen:
+                return step
+            following = blocked.get(holder.owner)
+            if following and _may_wait(holder) and following.token not in seen:
                 seen.add(following.token)
                 paths.append((step, following))
-    return found
+    return ()
+
+
+def _blocked(waits: Mapping[str, Wait], is_own: Callable[[Holder], bool]) -> dict[str, Wait]:
+    """Return the waits, by owner, that last as long as the caller holds its own locks."""
+    blocked = dict(waits)
+
+    def is_blocked(holder: Holder) -> bool:
+        return is_own(holder) or (holder.owner in blocked and _may_wait(holder))
+
+    def lasts(wait: Wait) -> bool:
+        if any(holder.shared for holder in wait.holders):
+            return any(map(is_blocked, wait.holders))
+        return wait.is_complete and all(map(is_blocked, wait.holders))
+
+    while free := [owner for owner, wait in blocked.items() if not lasts(wait)]:
+        for owner in free:
+            del blocked[owner]
+    return blocked
+
+
+def _may_wait(holder: Holder) -> bool:
+    """Return False for a slot under which nobody works."""
+    return not (holder.is_kept or holder.is_queued)
 
 
 def find_own_cycle(
@@ -81,10 +104,10 @@ def find_own_cycle(
 
     () for all but the wait that started last: one of them must raise, not all.
     """
-    own = next((wait for wait in waits.values() if wait.token == token), None)
+    own = next((wait for wait in waits.values() if whole_token(wait.token) == token), None)
     if own is None or any(wait.ticket > own.ticket for wait in waits.values()):
         return ()
-    return find_cycle(own, waits, lambda holder: holder.token in leases)
+    return find_cycle(own, waits, lambda holder: whole_token(holder.token) in leases)
 
 
 def edges(waits: Mapping[str, Wait]) -> set[tuple[str, str]]:

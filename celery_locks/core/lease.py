@@ -6,6 +6,8 @@ a failed renewal nobody knows whether the lease is renewed: it is SUSPENDED and 
 the deadline. LOST and RELEASED are final.
 
 The ``Locks`` or ``AsyncLocks`` that made the lease renews and releases it.
+
+More than 300 lines: the sync and the async lease share their states, which are read together.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, Protocol
 from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.core.owners import Owner
-from celery_locks.errors import LeaseLost, LockRevoked, StopRequested
+from celery_locks.errors import LeaseLost, LockRevoked, LockUsageError, StopRequested
 from celery_locks.types import LockSpec, Revocation
 from celery_locks.unpatched import native_rlock
 
@@ -55,12 +57,17 @@ class LeaseBackend(Protocol):
 
     def renew(self, lease: Any, ttl: float | None = None) -> Any: ...
     def release(self, lease: Any) -> Any: ...
+    def push_back(self, key: str, seconds: float) -> Any: ...
 
 
 class BaseLease:
-    """What the sync and the async lease share: everything but renewing and releasing."""
+    """What the sync and the async lease share: everything but renewing and releasing.
+
+    ``parts`` are the further locks that were acquired together with this one.
+    """
 
     backend: LeaseBackend
+    parts: tuple[PartLease, ...] = ()
     entries: frozenset[str] = frozenset()  # one token for each reentrant acquire
     renewals = 0
     stop_requested = False
@@ -68,6 +75,8 @@ class BaseLease:
     task: str | None = None
     task_id: str | None = None
     owner: Owner | None = None
+    rates: tuple[str, ...] = ()  # the names of the rates that limited its start
+    woke_parked = False  # its release has woken a parked message
     _suspended = False
     _final_state: State | None = None
     _reason = ""
@@ -101,6 +110,16 @@ class BaseLease:
         )
 
     @property
+    def fences(self) -> dict[str, int]:
+        """The fence of each lock, by name; more than one if several were acquired together."""
+        return {lease.name: lease.fence for lease in (self, *self.parts)}
+
+    @property
+    def shared(self) -> bool:
+        """True if others may share the lock."""
+        return self.limit == 0
+
+    @property
     def remaining(self) -> float:
         """Seconds for which the lock is ours even if no renewal succeeds; 0 once it is lost."""
         return 0.0 if self._final_state else max(0.0, self.deadline - now())
@@ -123,7 +142,7 @@ class BaseLease:
     def state(self) -> State:
         if self._final_state:
             return self._final_state
-        if now() >= self.deadline:
+        if now() >= self._first_deadline:
             return State.LOST
         return State.SUSPENDED if self._suspended else State.HELD
 
@@ -136,8 +155,13 @@ class BaseLease:
         if self.stop_requested:
             raise StopRequested(self.name)
 
+    @property
+    def _first_deadline(self) -> float:
+        parts = self.parts
+        return min(self.deadline, *(it.deadline for it in parts)) if parts else self.deadline
+
     def _check_held(self) -> None:
-        if self._final_state is None and now() >= self.deadline:
+        if self._final_state is None and now() >= self._first_deadline:
             self.lose("it was not renewed in time")
         if self._final_state is State.LOST:
             raise self.loss(self._reason)
@@ -264,6 +288,50 @@ class BaseLease:
             return True
 
 
+class PartLease(BaseLease):
+    """A further lock of a lease on several: if it is lost, the whole lease is.
+
+    Its token is the lease's with "/1", "/2", …; the lease releases it.
+    """
+
+    whole: BaseLease | None = None  # None until all of them are acquired
+
+    def join(self, whole: BaseLease) -> None:
+        self.whole = whole
+        if self.has_ended:
+            self._end_whole()
+
+    def lose(self, reason: str, revoked: Revocation | None = None) -> None:
+        if self._mark_lost(reason, revoked):
+            self._end_whole()
+
+    def _end_whole(self) -> None:
+        if self.whole:
+            reason = f"lock {self.name!r}, held together with it, is lost: {self.reason}"
+            self.whole.lose(reason, self._revoked)
+
+    def request_stop(self) -> None:
+        if self.whole:
+            self.whole.request_stop()
+
+    def suspend(self, why: BaseException) -> None:
+        if self.whole:
+            self.whole.suspend(why)
+
+    def emit(self, kind: events.EventKind, **detail: Any) -> None:
+        """Emit nothing: the events are those of the whole lease."""
+
+
+def part_token(token: str, number: int) -> str:
+    """Return the token of a further lock; ``several.lua`` makes the same."""
+    return f"{token}/{number}"
+
+
+def whole_token(token: str) -> str:
+    """Return the token of the lease to which a lock's token belongs."""
+    return token.partition("/")[0]
+
+
 class Lease(BaseLease):
     """A lease with blocking methods."""
 
@@ -274,6 +342,13 @@ class Lease(BaseLease):
         there a longer ``ttl`` has the effect of the task's.
         """
         self.backend.renew(self, ttl)
+
+    def push_back(self, seconds: float) -> None:
+        """Let no task start at the rates of this one for some seconds, as after an answer 429."""
+        if not self.rates:
+            raise LockUsageError(f"the run under lock {self.name!r} has no rate to push back")
+        for rate in self.rates:
+            self.backend.push_back(rate, seconds)
 
     def release(self) -> bool:
         """Release the lock; a second call does nothing. Return True if it was ours until now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -10,6 +10,7 @@ from celery_locks import settings
 from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.core.queries import Queries
+from celery_locks.core.rates import RateOperations
 from celery_locks.core.requests import (
     AcquireOptions,
     Layout,
@@ -17,9 +18,11 @@ from celery_locks.core.requests import (
     new_token,
     shows_acquire_options,
 )
+from celery_locks.rates import Rate
 from celery_locks.store.calls import Call, Operation, Store, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
+from celery_locks.validation import Wait
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ class Locks:
         # For layers above, such as ``integration`` and ``recipes``, that do more in the same call.
         self.operations = Operations(self, Lease, store, self.commands)
         self.queries = Queries(self.commands)
+        self.rates = RateOperations(self.commands)
 
     @classmethod
     def from_url(cls, url: str, **layout: Unpack[Layout]) -> Self:
@@ -74,14 +78,14 @@ class Locks:
         return server.address, int(server.kwargs.get("db") or 0)
 
     @shows_acquire_options
-    def acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | None:
+    def acquire(self, name: str, *more: str, **options: Unpack[AcquireOptions]) -> Lease | None:
         """Acquire a lock: return a lease, renewed until it is released; None if others hold it.
 
         ``lease.release()`` releases it; if this process dies, it lapses after ``ttl``. Prefer
         ``hold``, which cannot forget the release. The options are those of ``hold``.
 
         Raises ``LockUnavailable`` if the lock server gives no usable answer, ``LockUsageError`` if
-        an option is wrong, ``LimitMismatch`` if the lock is held with another limit.
+        an option is wrong.
 
             lease = locks.acquire("report:2024", wait=5)
             if lease is None:
@@ -89,7 +93,9 @@ class Locks:
         """
         token = new_token()
         try:
-            answer = self.run(self.operations.acquire_by_name(name, token, self.ttl, options))
+            answer = self.run(
+                self.operations.acquire_by_name((name, *more), token, self.ttl, options)
+            )
             return None if isinstance(answer, Conflict) else answer
         except BaseException:
             # A signal handler may raise between the grant and our return.
@@ -97,36 +103,49 @@ class Locks:
             raise
 
     @shows_acquire_options
-    def try_acquire(self, name: str, **options: Unpack[AcquireOptions]) -> Lease | Conflict:
+    def try_acquire(
+        self, name: str, *more: str, **options: Unpack[AcquireOptions]
+    ) -> Lease | Conflict:
         """Do as ``acquire``, but return a ``Conflict`` that names the holders if others hold it."""
         token = new_token()
         try:
-            return self.run(self.operations.acquire_by_name(name, token, self.ttl, options))
+            return self.run(
+                self.operations.acquire_by_name((name, *more), token, self.ttl, options)
+            )
         except BaseException:
             self.operations.release_if_acquired(token)  # see acquire
             raise
 
     @overload
     def hold(
-        self, name: str, *, required: Literal[True] = True, **options: Unpack[AcquireOptions]
+        self,
+        name: str,
+        *more: str,
+        required: Literal[True] = True,
+        **options: Unpack[AcquireOptions],
     ) -> AbstractContextManager[Lease]: ...
     @overload
     def hold(
-        self, name: str, *, required: bool, **options: Unpack[AcquireOptions]
+        self, name: str, *more: str, required: bool, **options: Unpack[AcquireOptions]
     ) -> AbstractContextManager[Lease | None]: ...
     @shows_acquire_options
     @contextmanager
     def hold(
-        self, name: str, *, required: bool = True, **options: Unpack[AcquireOptions]
+        self, name: str, *more: str, required: bool = True, **options: Unpack[AcquireOptions]
     ) -> Iterator[Any]:
         """Hold the lock while the block runs; ``as`` gives the lease.
 
             with locks.hold("invoice:42", wait=5) as lease:
                 write(invoice, fence=lease.fence)
 
+        With several names it acquires all of them or none, and ``lease.fences`` has each fence.
+
         ``required``: if False, yield None instead of raising when others hold the lock.
         ``ttl``: seconds that the lock outlives this process; it is renewed while the block runs.
-        ``limit``: how many may hold it at once; the same number everywhere.
+        ``limit``: how many may hold it at once. Use the same number everywhere: a caller is granted
+        a slot if fewer than its own limit hold the lock and nobody waits. An operator's limit wins.
+        For several names it may be a list.
+        ``shared``: any number of callers with ``shared=True`` hold it at once, and nobody else.
         ``wait``: seconds to wait for it in line, or "forever"; None or 0: not at all.
         ``at_least``: seconds that it stays taken, counted from the start, if the block is shorter.
         ``reentrant``: let this thread enter again what it holds already.
@@ -136,12 +155,13 @@ class Locks:
 
         Raises ``LockConflict`` if others hold it (and the wait is over), ``LeaseLost`` at the end
         of a block that outlived its lease, ``LockUnavailable`` if the lock server gives no usable
-        answer, ``LockUsageError`` if an option is wrong, ``LimitMismatch`` if it is held with
-        another limit.
+        answer, ``LockUsageError`` if an option is wrong.
         """
         token = new_token()
         try:
-            lease = self.run(self.operations.enter_hold(name, token, self.ttl, options, required))
+            lease = self.run(
+                self.operations.enter_hold((name, *more), token, self.ttl, options, required)
+            )
             failed = True
             try:
                 yield lease
@@ -162,7 +182,7 @@ class Locks:
         return self.run(self.operations.release_entry(lease))
 
     def info(self, name: str) -> LockInfo | None:
-        """Return the holders and waiters of a lock; None if it has none."""
+        """Return a lock's holders, waiters, pause and limit; None if it has none of these."""
         return self.run(self.queries.info(name))
 
     def holders(self, name: str) -> tuple[Holder, ...]:
@@ -184,6 +204,34 @@ class Locks:
         keeps the lock until it ends; ``admin.force_release`` takes the lock away.
         """
         return self.run(self.operations.stop(name, token))
+
+    def throttle(
+        self,
+        key: str,
+        rate: str | Sequence[str],
+        *,
+        wait: Wait | None = None,
+        burst: int = 1,
+        cost: float = 1,
+    ) -> None:
+        """Return when it is the caller's turn at this rate, such as "30/m" (s, m, h or d).
+
+            locks.throttle("api:7", "30/m", wait=5)
+            call_the_api()
+
+        All callers and tasks that use the rate ``key`` share it. ``wait``: seconds of patience, or
+        "forever"; the caller is promised its turn and sleeps until then. ``burst``: how many may
+        start at once after a pause. ``cost``: how many starts this one counts for.
+
+        Raises ``RateLimited`` if its turn does not come within ``wait``; nothing is consumed, and
+        ``retry_after`` says when to try again. Callers with a promise who start late may make the
+        wait up to a second longer. Raises ``LockUnavailable`` and ``LockUsageError`` as ``hold``.
+        """
+        self.run(self.rates.throttle(key, Rate.parse(rate, burst, cost), wait))
+
+    def push_back(self, key: str, seconds: float) -> None:
+        """Let nothing start at the rate ``key`` for some seconds, as after an answer 429."""
+        self.run(self.rates.push_back(key, seconds))
 
     def active(self, worker: str | None = None) -> list[ActiveRun]:
         """Return what runs under a lock now, on this worker or host only if one is named."""

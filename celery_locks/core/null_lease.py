@@ -16,6 +16,8 @@ class NullLease:
     name = token = reason = ""
     fence = renewals = 0
     limit = 1
+    shared = False
+    parts: tuple[()] = ()
     at_least = held_for = 0.0
     ttl = remaining = deadline = float("inf")
     state = State.HELD
@@ -24,15 +26,23 @@ class NullLease:
     task: str | None = None
     task_id: str | None = None
     owner = None
+    rates = ()
 
     @property
     def acquired_at(self) -> float:
         return time.time()
 
+    @property
+    def fences(self) -> dict[str, int]:
+        return {}
+
     def check(self) -> None:
         """Do nothing: it cannot be lost."""
 
     def renew(self, ttl: float | None = None) -> None:
+        """Do nothing."""
+
+    def push_back(self, seconds: float) -> None:
         """Do nothing."""
 
     def release(self) -> bool:

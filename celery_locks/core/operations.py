@@ -3,18 +3,19 @@
 Each operation is a generator that yields effects (``store/calls.py``); ``Locks`` runs it with
 blocking calls, ``AsyncLocks`` with awaited ones. The error paths are here too: a lock that may have
 been granted although no reply came is handed to the renewer, which releases it. No I/O.
+
+More than 300 lines: the ways in which an acquire ends share the request and its error path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.core.lease import NOT_ON_SERVER, BaseLease, LeaseBackend, State
-from celery_locks.core.pending_releases import PendingRelease
+from celery_locks.core.lease import NOT_ON_SERVER, BaseLease, LeaseBackend, PartLease, State
 from celery_locks.core.releasing import ReleaseOperations
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireOptions, AcquireRequest, L, new_token, request_of
@@ -29,10 +30,25 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.calls import AsyncStore, Operation, Store
-from celery_locks.store.commands.locks import LockCommands, budget_of
-from celery_locks.store.commands.replies import Completed, Ended, Rejection
-from celery_locks.store.commands.requests import Mark, Renewal
+from celery_locks.store.calls import AsyncStore, Operation, Sleep, Store
+from celery_locks.store.commands.locks import (
+    AcquireExtras,
+    LockCommands,
+    Mark,
+    budget_of,
+    caller_of,
+)
+from celery_locks.store.commands.rates import RateCommands
+from celery_locks.store.commands.replies import (
+    Completed,
+    Ended,
+    GrantBesideOthers,
+    GrantSeveral,
+    Limited,
+    Parked,
+    Rejection,
+    Renewal,
+)
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
 
@@ -62,6 +78,18 @@ def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -
     )
 
 
+def _report_limits(request: AcquireRequest[Any], answer: int | Conflict | Rejection) -> None:
+    """Emit an event if the holders of the lock have another limit than the request."""
+    if isinstance(answer, GrantBesideOthers | Conflict) and answer.held_limit:
+        _emit("limits_differ", request, limit=request.spec.limit, held_limit=answer.held_limit)
+
+
+def _join(whole: BaseLease, parts: Sequence[Any]) -> None:
+    whole.parts = tuple(parts)
+    for part in parts:
+        part.join(whole)
+
+
 class Operations(ReleaseOperations[L]):
     """The operations over one prefix and its shards, with those that release.
 
@@ -83,7 +111,7 @@ class Operations(ReleaseOperations[L]):
 
     def acquire_by_name(
         self,
-        name: str,
+        names: str | Sequence[str],
         token: str,
         default_ttl: float,
         options: AcquireOptions,
@@ -92,55 +120,123 @@ class Operations(ReleaseOperations[L]):
     ) -> Operation[L | Conflict]:
         """Acquire, or enter again what the caller holds already, if that is ``reentrant``.
 
+        Of several names it acquires all or none.
+
         ``for_hold``: the thread or asyncio task that acquires it also releases it.
         """
-        request: AcquireRequest[L] = request_of(name, token, default_ttl, options, for_hold)
+        request: AcquireRequest[L] = request_of(names, token, default_ttl, options, for_hold)
         if request.owner and request.reentrant:
             for lease in list(request.owner.leases.values()):  # another thread may release one
-                is_same_lock = lease.name == name and lease.backend is self._backend
-                if is_same_lock and self._is_enterable(lease):
+                is_same_lock = lease.name == request.spec.name and lease.backend is self._backend
+                if is_same_lock and self._is_enterable(lease, request):
                     return self._enter(lease, token)
         answer = yield from self.acquire(request)
-        assert not isinstance(answer, Ended | Completed)  # only requests with extras get it
+        assert not isinstance(
+            answer, Ended | Completed | Limited | Parked
+        )  # only requests with extras get it
         # A lease that is entered again has another token, and keeps its own callback.
         if not isinstance(answer, Conflict) and answer.token == token:
             answer.on_stop = options.get("on_stop")
         return answer
 
     def enter_hold(
-        self, name: str, token: str, default_ttl: float, options: AcquireOptions, required: bool
+        self,
+        names: str | Sequence[str],
+        token: str,
+        default_ttl: float,
+        options: AcquireOptions,
+        required: bool,
     ) -> Operation[L | None]:
         """Acquire for a ``hold`` block; if others hold it, raise, or return None."""
-        answer = yield from self.acquire_by_name(name, token, default_ttl, options, for_hold=True)
+        answer = yield from self.acquire_by_name(names, token, default_ttl, options, for_hold=True)
         if not isinstance(answer, Conflict):
             return answer
         if required:
             raise LockConflict(answer)
         return None
 
-    def _is_enterable(self, lease: BaseLease) -> TypeGuard[L]:
+    def _is_enterable(self, lease: BaseLease, request: AcquireRequest[Any]) -> TypeGuard[L]:
+        """Return True if the lease covers the request: one that is shared covers only such."""
         is_valid = lease.state in (State.HELD, State.SUSPENDED) and not lease.is_foreign()
-        return is_valid and isinstance(lease, self._lease_class)
+        covers = request.spec.shared or not lease.shared
+        return is_valid and covers and isinstance(lease, self._lease_class)
 
     def _enter(self, lease: L, token: str) -> L:
         lease.entries |= {token}
         return lease
 
     def acquire(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Rejection]:
+        names = [spec.name for spec, _ in request.parts] if request.also else ()
+        if names and not self.commands.are_together(names):
+            return (yield from self._acquire_in_turn(request))
         try:
             if request.spec.wait:
-                answer, sent_at, valid_for = yield from wait_in_queue(self.commands, request)
-                return self._on_reply(request, answer, sent_at, valid_for)
-            call = self.commands.acquire(
-                request.spec, request.token, request.holder, request.extras
-            )
-            return self._on_reply(request, (yield call), request.began)
+                answer, sent_at, valid_for = yield from wait_in_queue(
+                    self.commands, request, _report_limits
+                )
+                lease = self._on_reply(request, answer, sent_at, valid_for)
+            else:
+                answer = yield self.commands.acquire(
+                    request.spec, request.token, request.holder, request.extras, also=request.also
+                )
+                _report_limits(request, answer)
+                lease = self._on_reply(request, answer, request.began)
+            if request.extras and request.extras.rates and isinstance(lease, BaseLease):
+                start_in = getattr(answer, "start_in", 0.0)  # of a delayed grant
+                return (yield from self._wait_for_start(request, lease, start_in))
+            return lease
         except BaseException as error:
             self._on_failed_acquire(request, error)
             raise
         finally:
             if request.spec.wait:
                 self._unsubscribe(request.token)
+
+    def _acquire_in_turn(self, request: AcquireRequest[L]) -> Operation[L | Conflict | Rejection]:
+        """Acquire locks of several shards one by one; release them if one cannot be acquired.
+
+        No call reaches two shards at once. All callers acquire in the order of the names, so they
+        cannot block each other for ever, but they hold some of the locks while they wait.
+        """
+        leases: dict[str, L] = {}
+        extras = request.extras and request.extras._replace(rates=())
+        retried = AcquireExtras(published_by=extras.published_by) if extras else None
+        others = tuple(spec.name for spec in request.also)
+        try:
+            for spec, token in sorted(request.parts):
+                is_first = token == request.token
+                left = spec.wait and max(0.001, request.began + spec.wait - now())
+                answer = yield from self.acquire(
+                    request._replace(
+                        spec=spec._replace(wait=left),
+                        token=token,
+                        also=(),
+                        holder=request.holder._replace(also=others if is_first else ()),
+                        owner=request.owner if is_first else None,
+                        lease_class=request.lease_class if is_first else cast(type[L], PartLease),
+                        # In a prefork child too: the main process finds them later.
+                        renewed_elsewhere=request.renewed_elsewhere and is_first,
+                        extras=extras if is_first else retried,
+                    )
+                )
+                if not isinstance(answer, BaseLease):
+                    self._release_all_later(leases)
+                    return answer
+                leases[token] = answer
+            whole = leases.pop(request.token)
+            _join(whole, list(leases.values()))
+            leases = {request.token: whole}
+            if request.extras and request.extras.rates:
+                return (yield from self._wait_for_start(request, whole, 0.0, decided=False))
+            return whole
+        except BaseException:
+            self._release_all_later(leases)
+            raise
+
+    def _release_all_later(self, leases: Mapping[str, BaseLease]) -> None:
+        for lease in leases.values():
+            if lease.begin_release():
+                self._defer_release(lease)
 
     def _on_reply(
         self,
@@ -159,6 +255,9 @@ class Operations(ReleaseOperations[L]):
         lease_class = request.lease_class or self._lease_class
         lease = lease_class(spec, token, answer, sent_at, request.on_lost, valid_for)
         lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
+        if isinstance(answer, GrantSeveral):
+            further = zip(request.parts[1:], answer.fences[1:], strict=True)
+            _join(lease, [PartLease(*part, fence, sent_at) for part, fence in further])
         if owner:
             lease.owner = owner
             owner.leases[token] = lease
@@ -167,15 +266,43 @@ class Operations(ReleaseOperations[L]):
             # The machine may have slept since the call: a grant that has lapsed is not used.
             raise LockUnavailable(f"the grant of lock {spec.name!r} came after it had lapsed")
         if not request.renewed_elsewhere:
+            for part in lease.parts:
+                renewer.add(part, self.background_store, self.commands)
             # A slot that the queue handed over must be confirmed within a moment: renew it at once.
-            renewer.add(lease, self._background_store, self.commands, moment if valid_for else None)
+            renewer.add(lease, self.background_store, self.commands, moment if valid_for else None)
         if events.is_wanted("acquired"):
             _emit("acquired", request, fence=answer)
         return lease
 
+    def _wait_for_start(
+        self, request: AcquireRequest[L], lease: L, start_in: float, *, decided: bool = True
+    ) -> Operation[L | Limited]:
+        """Return the lease when the rates allow the start; release it if one does not.
+
+        With the lock, one call has decided the rates unless one of them is in another shard. Then
+        they are decided now, so that none is consumed while the lock is busy; several are asked
+        before any of them is consumed.
+        """
+        assert request.extras
+        rates, caller = request.extras.rates, caller_of(request.holder, request.token)
+        if not (decided and self.commands.has_shard_of(lease.name, rates)):
+            for counts in (False, True) if len(rates) > 1 else (True,):
+                for number, rate in enumerate(rates):
+                    token = f"{request.token}-{number}"  # two rates may be in one shard
+                    answer = yield RateCommands(self.commands).throttle(
+                        rate, token, caller, counts=counts
+                    )
+                    if isinstance(answer, Limited):
+                        yield from self.release(lease)
+                        return answer
+                    start_in = max(start_in, answer)
+        if start_in:
+            yield Sleep(start_in)
+        return lease
+
     def _on_conflict(self, request: AcquireRequest[L], conflict: Conflict) -> L | Conflict:
         own = own_lease(conflict)
-        if own and request.reentrant and self._is_enterable(own):
+        if own and request.reentrant and self._is_enterable(own, request):
             return self._enter(own, request.token)
         if own:
             conflict = replace(conflict, is_own=True)
@@ -184,7 +311,8 @@ class Operations(ReleaseOperations[L]):
 
     def _on_failed_acquire(self, request: AcquireRequest[L], error: BaseException) -> None:
         """Release what the failed call may have acquired or queued, or may yet."""
-        renewer.discard(request.token)
+        for _, token in request.parts:
+            renewer.discard(token)
         if isinstance(error, LockDeadlock):
             _emit("deadlock", request, why=str(error))
         if request.owner:
@@ -196,26 +324,14 @@ class Operations(ReleaseOperations[L]):
                 request.owner.change_id()
             # Remove a mark that says that the work has begun: it has not.
             marks = [Mark(once.mark, "", 0.0)] if once and once.reuse == "never" else ()
-            self.release_grant_later(request.spec.name, request.token, request.spec.ttl, marks)
+            for spec, token in request.parts:
+                own_marks = marks if token == request.token else ()
+                self.release_later(
+                    spec.name, token, spec.ttl, marks=own_marks, repeat_until_expired=True
+                )
         if isinstance(error, LockUnavailable):
             permanent = {"permanent": True} if error.is_permanent else {}
             _emit("unavailable", request, why=str(error), **permanent)
-
-    def release_grant_later(
-        self, name: str, token: str, ttl: float, marks: Sequence[Mark] = ()
-    ) -> None:
-        """Have the background thread release what this token has acquired, or may yet acquire."""
-        renewer.release_later(
-            PendingRelease(
-                name,
-                token,
-                self._background_store,
-                self.commands,
-                now() + ttl,
-                repeat_until_expired=True,
-                marks=marks,
-            )
-        )
 
     def renew(self, lease: L, ttl: float | None) -> Operation[None]:
         if lease.is_foreign():
@@ -226,19 +342,24 @@ class Operations(ReleaseOperations[L]):
             check_ttl(ttl)
         lease.check_renewable()
         sent_at = now()
+        parts: list[BaseLease] = [*lease.parts, lease]
         if ttl is not None:
-            lease.change_ttl(ttl, sent_at)
-            renewer.reschedule(lease.token)
-        renewal = Renewal(lease.name, lease.token, lease.ttl)
-        reply = yield self.commands.renew([renewal], budget_of(lease.ttl), retimed=ttl is not None)
-        if reply.lost:
-            renewer.discard(lease.token)
-            lease.lose(NOT_ON_SERVER, reply.revoked.get(lease.token))
-            lease.check()  # raises LeaseLost
-        lease.mark_renewed(sent_at)
-        renewer.reschedule(lease.token)
-        if reply.stops:
-            lease.request_stop()
+            for part in parts:
+                part.change_ttl(ttl, sent_at)
+                renewer.reschedule(part.token)
+        for part in parts:
+            renewal = Renewal(part.name, part.token, lease.ttl)
+            reply = yield self.commands.renew(
+                [renewal], budget_of(lease.ttl), retimed=ttl is not None
+            )
+            if reply.lost:
+                renewer.discard(part.token)
+                part.lose(NOT_ON_SERVER, reply.revoked.get(part.token))
+                lease.check()  # raises LeaseLost
+            part.mark_renewed(sent_at)
+            renewer.reschedule(part.token)
+            if reply.stops:
+                lease.request_stop()
 
     def stop(self, name: str, token: str | None) -> Operation[tuple[Holder, ...]]:
         """Ask the holders, or the one with ``token``, to stop; return those asked."""
@@ -250,4 +371,4 @@ class Operations(ReleaseOperations[L]):
 
     def close(self) -> None:
         """Make no further background calls but for held leases and pending releases."""
-        renewer.stop_cleanup(self._background_store)
+        renewer.stop_cleanup(self.background_store)

@@ -15,8 +15,7 @@ from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.printable_text import printable
 from celery_locks.store.calls import Call, Store
-from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import Mark
+from celery_locks.store.commands.locks import WOKE, LockCommands, Mark
 
 logger = logging.getLogger("celery_locks")
 
@@ -27,7 +26,7 @@ class PendingRelease:
 
     A request without a reply may still be on its way, in a buffer of the network or of a stopped
     server, and be granted after the release. With ``repeat_until_expired`` the release is sent
-    again, with growing pauses, for as long as such a grant could last.
+    again, with growing pauses and for the last time at ``give_up_at``.
     """
 
     name: str
@@ -46,7 +45,7 @@ class PendingRelease:
     has_failed: bool = False  # unexpectedly, which is logged once
 
     def schedule_retry(self) -> None:
-        self.due = now() + self.pause
+        self.due = min(now() + self.pause, self.give_up_at)
         self.pause *= 2
 
     def make_call(self, budget: float) -> Call:
@@ -74,8 +73,11 @@ class PendingRelease:
 class PendingReleases(dict[str, PendingRelease]):
     """The pending releases by token.
 
-    Any thread may add one; only the thread of its server sends and removes it.
+    Any thread may add one; only the thread of its server sends and removes it. ``on_woke`` is
+    called there, and must return at once, when a release has woken a parked message.
     """
+
+    on_woke: Callable[[], object] | None = None
 
     def of_server(self, server: Hashable) -> list[PendingRelease]:
         return [it for it in list(self.values()) if it.store.server.addresses == server]
@@ -118,7 +120,7 @@ class PendingReleases(dict[str, PendingRelease]):
                 for unsent in releases:
                     unsent.due = now() + 0.25
                 return
-            if pending.repeat_until_expired:
+            if pending.repeat_until_expired and now() < pending.give_up_at:
                 pending.schedule_retry()
                 self[pending.token] = pending
 
@@ -130,7 +132,8 @@ class PendingReleases(dict[str, PendingRelease]):
             self._drop(pending)
             return True
         try:
-            pending.store.perform(call)
+            if pending.store.perform(call) == WOKE and self.on_woke:
+                self.on_woke()
         except LockUnavailable as error:
             pending.trouble = str(error)
             return False
@@ -151,7 +154,8 @@ class PendingReleases(dict[str, PendingRelease]):
 
     def _drop_expired(self, server: Hashable) -> None:
         for pending in self.of_server(server):
-            if pending.give_up_at <= now():
+            is_last_repeat = pending.repeat_until_expired and not pending.trouble
+            if pending.give_up_at <= now() and not is_last_repeat:
                 self.pop(pending.token, None)
                 pending.log_if_unreleased()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Generic
+from typing import Any, Generic
 
 from celery_locks import events
 from celery_locks.clock import now
@@ -18,8 +18,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import L
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.calls import Operation, Store
-from celery_locks.store.commands.locks import LockCommands, budget_of
-from celery_locks.store.commands.requests import Mark
+from celery_locks.store.commands.locks import WOKE, LockCommands, Mark, budget_of
 
 # Seconds for which a mark that could not be written is tried again, so that completed work counts.
 RETRY_MARKS_FOR = 600.0
@@ -29,7 +28,7 @@ class ReleaseOperations(Generic[L]):
     """The operations that release; ``background_store`` sends what has to be tried again."""
 
     def __init__(self, background_store: Store, commands: LockCommands) -> None:
-        self._background_store = background_store
+        self.background_store = background_store
         self.commands = commands
 
     def release(
@@ -47,23 +46,45 @@ class ReleaseOperations(Generic[L]):
         try:
             if not lease.begin_release():
                 return False
-            renewer.discard(lease.token)
+            self._stop_renewing(lease)
             kept_seconds, history_note = lease.release_arguments(keep_for)
-            was_ours: bool = yield self.commands.release(
-                lease.name,
-                lease.token,
-                keep_for=kept_seconds,
-                next_token=next_token,
-                marks=marks,
-                history_note=history_note,
-                budget=budget_of(lease.ttl),
-            )
+            details: dict[str, Any] = {
+                "keep_for": kept_seconds,
+                "marks": marks,
+                "history_note": history_note,
+                "budget": budget_of(lease.ttl),
+            }
+            was_ours: bool
+            if lease.parts:
+                was_ours = yield from self._release_several(lease, details)
+            else:
+                reply = yield self.commands.release(
+                    lease.name, lease.token, next_token=next_token, **details
+                )
+                was_ours, lease.woke_parked = bool(reply), reply == WOKE
             if events.is_wanted("released"):
                 lease.emit("released", held_for=lease.held_for, ours=was_ours)
             return was_ours
         except BaseException:
             self._defer_release(lease, marks, keep_for, next_token)
             raise
+
+    def _stop_renewing(self, lease: BaseLease) -> None:
+        renewer.discard(lease.token)
+        for part in lease.parts:
+            renewer.discard(part.token)
+
+    def _release_several(self, lease: BaseLease, details: dict[str, Any]) -> Operation[bool]:
+        """Release in one call, or in one for each lock if they are in several shards."""
+        names = [part.name for part in (lease, *lease.parts)]
+        if self.commands.are_together(names):
+            return bool((yield self.commands.release_several(names, lease.token, **details)))
+        were_ours = [(yield self.commands.release(lease.name, lease.token, **details))]
+        for part in lease.parts:
+            were_ours.append(
+                (yield self.commands.release(part.name, part.token, **details | {"marks": ()}))
+            )
+        return all(were_ours)
 
     def release_entry(self, lease: L, entry: str = "") -> Operation[bool]:
         """End one reentrant acquire, ``entry`` if it is one; without any, release the lease."""
@@ -82,27 +103,36 @@ class ReleaseOperations(Generic[L]):
         """Hand the release to the renewer: the call failed, or a time limit interrupted it."""
         if lease.is_foreign():
             return
-        renewer.discard(lease.token)
+        self._stop_renewing(lease)
         if lease.owner:
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
         kept_seconds, history_note = lease.release_arguments(keep_for)
-        # Not the lease's deadline: another process may have renewed it since.
-        give_up_at = now() + lease.ttl
-        give_up_at += min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
-        renewer.release_later(
-            PendingRelease(
-                lease.name,
-                lease.token,
-                self._background_store,
-                self.commands,
-                give_up_at,
-                kept_until=now() + kept_seconds,
-                next_token=next_token,
-                marks=marks,
-                history_note=history_note,
+        # Not until the lease's deadline: another process may have renewed it since.
+        kept_until = now() + kept_seconds
+        for part in lease.parts:
+            self.release_later(
+                part.name, part.token, lease.ttl, kept_until=kept_until, history_note=history_note
             )
+        retry_for = lease.ttl + min(RETRY_MARKS_FOR, max((mark.ttl for mark in marks), default=0.0))
+        self.release_later(
+            lease.name,
+            lease.token,
+            retry_for,
+            kept_until=kept_until,
+            next_token=next_token,
+            marks=marks,
+            history_note=history_note,
         )
+
+    def release_later(self, name: str, token: str, retry_for: float, **details: Any) -> None:
+        """Have the background thread release this token; it tries for ``retry_for`` seconds.
+
+        ``details`` are further fields of a ``PendingRelease``.
+        """
+        store, give_up_at = self.background_store, now() + retry_for
+        release = PendingRelease(name, token, store, self.commands, give_up_at, **details)
+        renewer.release_later(release)
 
     def exit_hold(self, lease: L | None, failed: bool, entry: str) -> Operation[None]:
         """End a ``hold`` block: raise a loss unless the block itself raises."""

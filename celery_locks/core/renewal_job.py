@@ -18,8 +18,7 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.logs import Reports
 from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import CALL_LIMIT, RENEW_BATCH, LockCommands, budget_of
-from celery_locks.store.commands.replies import RenewReply
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.replies import Renewal, RenewReply
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _COALESCE = 0.25
@@ -33,7 +32,7 @@ class RenewalEntry:
     store: Store
     commands: LockCommands
     due: float
-    failed: bool = False
+    failure: str = ""  # why the last renewal failed
 
     @property
     def name(self) -> str:
@@ -41,12 +40,12 @@ class RenewalEntry:
 
     def schedule(self, at_once: bool = False) -> None:
         """Set the next renewal: in a third of the ttl, or at once if the ttl changed meanwhile."""
-        self.failed = False
+        self.failure = ""
         self.due = now() + (0.0 if at_once else self.lease.ttl / 3)
 
-    def schedule_retry(self) -> None:
+    def schedule_retry(self, failure: str) -> None:
         """Set the next try after a failure: soon, and at the deadline at the latest."""
-        self.failed = True
+        self.failure = failure
         gap = max(0.05, self.lease.ttl / 20)
         self.due = min(now() + gap, max(self.lease.deadline, now() + 0.01))
 
@@ -92,11 +91,18 @@ class ServerRenewals:
         batches = _batches(due, self._drop)
         # Shards that failed last time come last. A shard that answers leaves its time to the rest,
         # so a slow but living server has more of it than an equal share.
-        batches.sort(key=lambda batch: any(entry.failed for entry in batch))
+        batches.sort(key=lambda batch: any(entry.failure for entry in batch))
         ends = moment + self.patience()
         for batches_left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             left = ends - now()
             self._renew(batch, max(0.05, left / 2 if batches_left else left))
+            self._lose_overdue(entries)
+
+    def _lose_overdue(self, entries: list[RenewalEntry]) -> None:
+        """Tell the holders whose deadline has passed during the call of another shard."""
+        for entry in entries:
+            if entry.failure and now() >= entry.lease.deadline:
+                self._run_guarded(partial(self._lose, entry))
 
     def _discard_ended(self) -> None:
         """Stop renewing leases that ``check`` found past their deadline: nobody uses them."""
@@ -148,12 +154,15 @@ class ServerRenewals:
             entry.lease.request_stop()
 
     def _on_failure(self, entry: RenewalEntry, error: Exception) -> None:
+        entry.schedule_retry(str(error))
         if now() >= entry.lease.deadline:
-            self._discard(entry)
-            entry.lease.lose(f"it could not be renewed in time: {error}")
+            self._lose(entry)
         else:
             entry.lease.suspend(error)
-            entry.schedule_retry()
+
+    def _lose(self, entry: RenewalEntry) -> None:
+        self._discard(entry)
+        entry.lease.lose(f"it could not be renewed in time: {entry.failure}")
 
     def _drop(self, entry: RenewalEntry) -> None:
         self._reports.failure("lock %r cannot be renewed: no call can be made of it", entry.name)

@@ -46,6 +46,10 @@ class Renewer:
         self._starting = native_rlock()
         self.reports = Reports()
 
+    def call_on_woke(self, callback: Callable[[], object]) -> None:
+        """Call it in a background thread when a release has woken a parked message."""
+        self._pending_releases.on_woke = callback
+
     @property
     def tokens(self) -> frozenset[str]:
         """The tokens of the leases that are renewed now."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from celery_locks.clock import now
-from celery_locks.core.lease import BaseLease, LostCallback, StopCallback
+from celery_locks.core.lease import BaseLease, LostCallback, StopCallback, part_token
 from celery_locks.core.owners import Owner, current_holder, current_owner
+from celery_locks.errors import LockUsageError
 from celery_locks.help_signatures import shows_options
-from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import AcquireExtras
+from celery_locks.store.commands.locks import AcquireExtras, LockCommands
 from celery_locks.types import DEFAULT_PREFIX, DEFAULT_TTL, Holder, LockSpec
-from celery_locks.validation import Wait, check_not_reserved
+from celery_locks.validation import (
+    SHARED_WITH_LIMIT,
+    Wait,
+    check_not_reserved,
+    check_several,
+    limits_of,
+)
 
 L = TypeVar("L", bound=BaseLease)
 CLUSTER_SHARDS = 16
@@ -30,7 +37,8 @@ class AcquireOptions(TypedDict, total=False):
     """The options of an acquire; they mean the same everywhere in this library."""
 
     ttl: float
-    limit: int
+    limit: int | Sequence[int]
+    shared: bool
     wait: Wait | None
     at_least: float
     reentrant: bool
@@ -43,6 +51,7 @@ class AcquireOptions(TypedDict, total=False):
 _DEFAULTS: dict[str, Any] = {
     "ttl": DEFAULT_TTL,
     "limit": 1,
+    "shared": False,
     "wait": None,
     "at_least": 0.0,
     "reentrant": False,
@@ -90,25 +99,60 @@ class AcquireRequest(NamedTuple, Generic[L]):
     renewed_elsewhere: bool = False
     extras: AcquireExtras | None = None
     policy: str = "direct"
+    also: tuple[LockSpec, ...] = ()
+    """Further locks; all are acquired or none."""
+
+    @property
+    def parts(self) -> list[tuple[LockSpec, str]]:
+        """Every lock with its token."""
+        tokens = [part_token(self.token, n + 1) for n in range(len(self.also))]
+        return [(self.spec, self.token), *zip(self.also, tokens, strict=True)]
 
 
 def request_of(
-    name: str, token: str, default_ttl: float, options: AcquireOptions, for_hold: bool
+    names: str | Sequence[str],
+    token: str,
+    default_ttl: float,
+    options: AcquireOptions,
+    for_hold: bool,
 ) -> AcquireRequest[Any]:
     """Return the caller's request, in the name of the task that runs here if there is one.
 
     A hold that ends with its block has an owner, and so has a reentrant one. Any other lease may be
     released anywhere, and a holder that the caller passes describes itself.
     """
+    name, *more = (names,) if isinstance(names, str) else names
     check_not_reserved(name)
+    shared, limit = options.get("shared", False), options.get("limit", 1)
+    if shared and "limit" in options:
+        raise LockUsageError(SHARED_WITH_LIMIT)
     spec = LockSpec(
         name,
         options.get("ttl", default_ttl),
-        options.get("limit", 1),
+        limit if isinstance(limit, int) else limits_of(limit, 1 + len(more))[0],
         options.get("wait"),
         options.get("at_least", 0.0),
+        shared,
     )
+    also = _further_specs(spec, more, options) if more else ()
     reentrant, given_holder = options.get("reentrant", False), options.get("holder")
     owner = current_owner() if reentrant or (for_hold and not given_holder) else None
     holder, on_lost = given_holder or current_holder(owner), options.get("on_lost")
-    return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant)
+    return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant, also=also)
+
+
+def _further_specs(
+    first: LockSpec, names: Sequence[str], options: AcquireOptions
+) -> tuple[LockSpec, ...]:
+    """Return the specs of the locks to acquire together with the first."""
+    check_several([first.name, *names])
+    if options.get("reentrant"):
+        raise LockUsageError("reentrant is for one lock; acquire several without it")
+    for name in names:
+        check_not_reserved(name)
+    limits = limits_of(options.get("limit", 1), 1 + len(names))[1:]
+    ttl, wait, at_least, shared = first.ttl, first.wait, first.at_least, first.shared
+    return tuple(
+        LockSpec(name, ttl, limit, wait, at_least, shared)
+        for name, limit in zip(names, limits, strict=True)
+    )

@@ -6,17 +6,18 @@ wakes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from celery_locks.clock import now
 from celery_locks.core.deadlocks import edges, find_own_cycle, read_waits
-from celery_locks.core.lease import BaseLease, trusted_until
+from celery_locks.core.lease import BaseLease, trusted_until, whole_token
 from celery_locks.core.owners import blocked_owners, current_owner
 from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.errors import LockDeadlock, LockUnavailable
 from celery_locks.store.calls import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.store.commands.locks import CLAIM, LockCommands, budget_of
-from celery_locks.store.commands.replies import Completed, Ended, Rejection
+from celery_locks.store.commands.replies import Completed, Ended, Limited, Rejection
 from celery_locks.types import Blocker, Conflict, Holder
 
 # A waiter that nobody wakes asks again after this time, and counts as gone after three times that.
@@ -25,7 +26,9 @@ ALIVE = 3 * REPOLL
 
 
 def wait_in_queue(
-    commands: LockCommands, request: AcquireRequest[L]
+    commands: LockCommands,
+    request: AcquireRequest[L],
+    on_first_reply: Callable[[AcquireRequest[L], int | Conflict | Rejection], None],
 ) -> Operation[tuple[int | Conflict | Rejection, float, float | None]]:
     """Return the reply, when its call was sent, and how long a grant is valid (None: the ttl)."""
     spec, token, holder = request.spec, request.token, request.holder
@@ -34,32 +37,38 @@ def wait_in_queue(
     root, budget = commands.root(spec.name), budget_of(spec.ttl)
     channel: str | None = yield Subscribe(root, token, connect=False, budget=budget)
     call = _make_call(commands, request, channel)
+    is_first = True
     while True:
         sent_at = now()
         answer = yield call
+        if is_first:
+            on_first_reply(request, answer)
+            is_first = False
         if isinstance(answer, int):
             return answer, sent_at, None
         left = patience_ends - now()
-        is_rejected = isinstance(answer, Ended | Completed)
+        is_rejected = isinstance(answer, Ended | Completed | Limited)
         is_final = is_rejected or left <= 0 or _is_pointless_wait(answer, holder)
         if is_final or (request.reentrant and own_lease(answer)):
             if channel:  # it may have been handed the lock, or be in the queue
-                yield commands.release(spec.name, token, budget=budget)
+                yield _leave_queue(commands, request)
             return answer, sent_at, None
         if channel:
             cycle = yield from _find_deadlock(commands, spec.name, token)
             if cycle:
-                yield commands.release(spec.name, token, budget=budget)
+                yield _leave_queue(commands, request)
                 raise LockDeadlock(replace(answer, cycle=cycle))
             fence = yield WaitForHandover(root, token, min(left, REPOLL, answer.lapses_in + 0.005))
-            may_skip_claim = not (holder.job_id or (request.extras and request.extras.idempotency))
+            extras = request.extras
+            must_ask = extras and (extras.idempotency or extras.rates)
+            may_skip_claim = not (holder.job_id or must_ask)
             if fence > answer.ticket and may_skip_claim and _leaves_time_to_renew(sent_at):
                 # The hand-over came after the reply "busy", so not before we sent that call.
                 # After a longer wait we confirm it: one more exchange costs little then.
                 return fence, sent_at, CLAIM
             if fence:
                 # A task confirms: another process may renew its lease, and a copy may run.
-                # So does a request that checks for completed work: it may be by now.
+                # So does a request with rates, or one for work that may be completed by now.
                 continue
         channel = yield Subscribe(root, token, connect=True, budget=budget)
         call = _make_call(commands, request, channel)
@@ -74,8 +83,16 @@ def _make_call(commands: LockCommands, request: AcquireRequest[L], channel: str 
         request.extras,
         alive=ALIVE if channel else 0.0,
         channel=channel or "-",
-        owners=_waiting_owners(),
+        owners=_waiting_owners() or _owner_without_lock(request),
+        also=request.also,
     )
+
+
+def _leave_queue(commands: LockCommands, request: AcquireRequest[L]) -> Call:
+    budget, names = budget_of(request.spec.ttl), [spec.name for spec, _ in request.parts]
+    if request.also:
+        return commands.release_several(names, request.token, budget=budget)
+    return commands.release(request.spec.name, request.token, budget=budget)
 
 
 def _find_deadlock(commands: LockCommands, name: str, token: str) -> Operation[tuple[Blocker, ...]]:
@@ -102,11 +119,14 @@ def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
     """Return True if waiting makes no sense for this holder.
 
     Do not wait behind another copy of the same message: when it ends there is nothing left to do.
-    Nor behind a message in the queue, which may need the worker slot that the wait would take.
+    Nor behind a message in the queue, which may need the worker slot that the wait would take. A
+    publisher (attempt 0), which waits for room in the queue, does.
     """
     if not holder.job_id:
         return False
-    return conflict.has_copy_of(holder.job_id, holder.attempt) or conflict.is_behind_messages
+    if conflict.has_copy_of(holder.job_id, holder.attempt):
+        return True
+    return conflict.is_behind_messages and holder.attempt > 0
 
 
 def _leaves_time_to_renew(sent_at: float) -> bool:
@@ -116,7 +136,7 @@ def _leaves_time_to_renew(sent_at: float) -> bool:
 
 def own_lease(conflict: Conflict) -> BaseLease | None:
     """Return the lease that blocks the caller and that the caller itself holds, or None."""
-    tokens = {holder.token for holder in conflict.holders}
+    tokens = {whole_token(holder.token) for holder in conflict.holders}
     leases = (lease for owner in blocked_owners() for lease in list(owner.leases.values()))
     return next((lease for lease in leases if lease.token in tokens), None)
 
@@ -126,3 +146,11 @@ def _waiting_owners() -> list[str]:
     blocked = blocked_owners()
     here = current_owner()
     return [here.id, *(owner.id for owner in blocked if owner is not here)] if blocked else []
+
+
+def _owner_without_lock(request: AcquireRequest[L]) -> list[str]:
+    """Return the owner of a wait for several locks, behind which others wait, and that holds none.
+
+    It is recorded so that those who wait behind it find a deadlock.
+    """
+    return [request.owner.id] if request.also and request.owner else []

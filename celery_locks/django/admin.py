@@ -2,11 +2,14 @@
 
 Lock names are in the query, not in the path: a name can be ``..``. Every change is a POST,
 protected by Django's CSRF token.
+
+More than 300 lines: Django wants the views of a model in one class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +20,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from celery_locks.django import actions, detail, listing
+from celery_locks.admin import format_count
+from celery_locks.django import actions, detail, listing, rates
 from celery_locks.django.celery_app import get_app, get_locks
 from celery_locks.django.models import Lock
 from celery_locks.errors import LockError
@@ -50,6 +54,16 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
             "lock/": ("detail", self.detail_view),
             "lock/release/": ("release", self.release_view),
             "lock/stop/": ("stop", self.stop_view),
+            **{
+                f"lock/{kind}/": (kind, partial(self.override_view, action=action))
+                for kind, action in actions.LOCK_ACTIONS.items()
+            },
+            "lock/purge/": ("purge", self.purge_view),
+            "rates/": ("rates", self.rates_view),
+            **{
+                f"rates/{kind}/": (kind, partial(self.override_view, action=action, back="rates"))
+                for kind, action in actions.RATE_ACTIONS.items()
+            },
             "history/": ("history", self.operator_history_view),
             "<path:object_id>/change/": ("change", self.change_view),
         }
@@ -107,11 +121,94 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         values = {"history": history, "trouble": trouble}
         return self._render(request, "history", "History", values)
 
+    def rates_view(self, request: HttpRequest) -> HttpResponse:
+        self._require(self.has_view_permission(request))
+        name = request.GET.get("name", "")
+        rows: list[rates.RateRow] = []
+        total, trouble = 0, ""
+        try:
+            rows, total = rates.read_rates(get_locks(), name)
+        except LockError as error:
+            trouble = _sentence(error)
+        values = {"name": name, "rows": rows, "more": total - len(rows), "trouble": trouble}
+        values["may_release"] = self.has_release_permission(request)
+        return self._render(request, "rates", "Rates", values)
+
     def release_view(self, request: HttpRequest) -> HttpResponse:
         return self._confirm(request, actions.RELEASE)
 
     def stop_view(self, request: HttpRequest) -> HttpResponse:
         return self._confirm(request, actions.STOP)
+
+    def override_view(
+        self, request: HttpRequest, action: actions.LockAction, back: str = "detail"
+    ) -> HttpResponse:
+        """Ask for the reason on GET; pause the lock, set its limit or end that on POST.
+
+        ``back`` is the page to return to: of the lock, or that of the rates.
+        """
+        self._require(self.has_release_permission(request))
+        name = request.GET.get("name", "")
+        form = action.form(request.POST if request.method == "POST" else None)
+        if form.is_valid():
+            try:
+                self._override(request, action, name, form.cleaned_data)
+            except LockError as error:
+                messages.error(request, _sentence(error))
+            return HttpResponseRedirect(self._url_of(back, name))
+        values = {"label": printable(name), "action": action, "form": form}
+        values["back"] = self._url_of(back, name)
+        return self._render(request, "confirm", f"{action.title}: {printable(name)}", values)
+
+    def _override(
+        self,
+        request: HttpRequest,
+        action: actions.LockAction,
+        name: str,
+        fields: Mapping[str, Any],
+    ) -> None:
+        by = f"{request.user.get_username()} via Django admin"
+        done = action.run(get_locks(), name, by, fields)
+        is_missed = bool(action.missed) and not done.was_set
+        sentence = (action.missed if is_missed else action.done).format(name=printable(repr(name)))
+        messages.add_message(request, messages.INFO if is_missed else messages.SUCCESS, sentence)
+        if not is_missed:
+            self._log(request, name, sentence, fields["reason"])
+
+    def purge_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask for the reason on GET; remove the parked messages, or that of one task, on POST."""
+        self._require(self.has_release_permission(request))
+        name, task_id = request.GET.get("name", ""), request.GET.get("task_id", "")
+        data = request.POST if request.method == "POST" else None
+        form = actions.PurgeForm(data, initial={"task_id": task_id})
+        if form.is_valid():
+            try:
+                self._purge(request, name, form.cleaned_data)
+            except LockError as error:
+                messages.error(request, _sentence(error))
+            return self._redirect_to_lock(name)
+        action = actions.PURGE
+        values = {"name": name, "label": printable(name), "action": action, "form": form}
+        return self._render(request, "confirm", f"{action.title}: {printable(name)}", values)
+
+    def _purge(self, request: HttpRequest, name: str, fields: Mapping[str, Any]) -> None:
+        by = f"{request.user.get_username()} via Django admin"
+        options = {"reason": fields["reason"], "task_id": fields["task_id"] or None}
+        purged = actions.PURGE.run(get_locks(), name, by=by, app=get_app(), **options)
+        if not purged.messages:
+            messages.info(request, actions.PURGE.missed.format(name=printable(repr(name))))
+            return
+        count = format_count(len(purged.messages), "parked message")
+        sentence = actions.PURGE.done.format(count=count, name=printable(repr(name)))
+        messages.success(request, sentence)
+        for trouble in filter(None, (purged.unmarked, purged.trouble)):
+            messages.warning(request, f"{printable(trouble)[:1].upper()}{printable(trouble)[1:]}.")
+        self._log(request, name, sentence, fields["reason"])
+
+    def _log(self, request: HttpRequest, name: str, sentence: str, reason: str) -> None:
+        # PostgreSQL cannot store NUL, and a lock name may contain one.
+        lock = Lock(name=name.replace("\0", "\ufffd"))
+        self.log_change(request, lock, f"{sentence} Reason: {printable(reason)}")
 
     def _confirm(self, request: HttpRequest, action: actions.AdminAction) -> HttpResponse:
         """Ask for confirmation on GET, act on POST; on this holder only, never on a later one."""
@@ -134,7 +231,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
             messages.error(request, _sentence(error))
             return self._redirect_to_lock(name)
         values = {
-            "name": name,
+            "back": self._url_of("detail", name),
             "label": printable(name),
             "holder": holder,
             "action": action,
@@ -156,9 +253,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
         sentence = message.format(name=printable(repr(name)), who=holder.who)
         messages.add_message(request, messages.SUCCESS if was_held else messages.INFO, sentence)
         if was_held:
-            # PostgreSQL cannot store NUL, and a lock name may contain one.
-            lock = Lock(name=name.replace("\0", "\ufffd"))
-            self.log_change(request, lock, f"{sentence} Reason: {printable(fields['reason'])}")
+            self._log(request, name, sentence, fields["reason"])
 
     @staticmethod
     def _require(is_permitted: bool) -> None:
@@ -166,8 +261,11 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[misc]
             raise PermissionDenied
 
     def _redirect_to_lock(self, name: str) -> HttpResponse:
-        url = reverse("admin:celery_locks_lock_detail", current_app=self.admin_site.name)
-        return HttpResponseRedirect(f"{url}?{urlencode({'name': name})}")
+        return HttpResponseRedirect(self._url_of("detail", name))
+
+    def _url_of(self, view: str, name: str) -> str:
+        url = reverse(f"admin:celery_locks_lock_{view}", current_app=self.admin_site.name)
+        return f"{url}?{urlencode({'name': name})}"
 
     def _render(
         self, request: HttpRequest, template: str, title: str, values: Mapping[str, Any]

@@ -27,7 +27,7 @@ _CAN_STOP = ("running", "renewed", "absent", "silent")
 _FIRST = ("task", "task_id", "worker", "host", "pid")
 _SHOWN_ELSEWHERE = (
     *("holders", "waiters", "name", "as_of", "remaining", "default_grace"),
-    *("acquired_at", "expires_at", "owner"),
+    *("acquired_at", "expires_at", "owner", "pause", "limit_override"),
 )
 
 
@@ -48,13 +48,14 @@ class HolderBox:
 
 @dataclass(frozen=True, slots=True)
 class WaiterRow:
-    """A row of the table of waiters."""
+    """A row of the table of waiters; ``task_id`` is that of a parked message, as stored."""
 
     position: int
     who: str
     worker: str
     pid: str
     waits_for: str
+    task_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class HistoryRow:
     what: str
     whom: str
     reason: str
+    is_of_rate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,9 @@ class DetailPage:
     holders: tuple[HolderBox, ...] = ()
     waiters: tuple[WaiterRow, ...] = ()
     history: tuple[HistoryRow, ...] = ()
+    is_paused: bool = False  # itself, not by a pattern
+    is_limited: bool = False
+    parked: int = 0
 
 
 def read_page(locks: Locks, name: str, app: Any) -> DetailPage:
@@ -123,6 +128,9 @@ def _page(
             _waiter(lock, position, waiter) for position, waiter in enumerate(lock.waiters, 1)
         ),
         history=history,
+        is_paused=lock.pause is not None and not lock.pause.glob,
+        is_limited=lock.limit_override is not None,
+        parked=lock.parked,
     )
 
 
@@ -164,6 +172,7 @@ def _waiter(lock: LockInfo, position: int, waiter: Holder) -> WaiterRow:
         printable(waiter.worker or waiter.host or "–"),
         str(waiter.pid or "–"),
         format_duration(lock.as_of - waiter.acquired_at),
+        waiter.task_id if waiter.is_parked else None,
     )
 
 
@@ -176,6 +185,7 @@ def _history_row(entry: HistoryEntry) -> HistoryRow:
         what=_what(entry),
         whom=printable(", ".join(map(str, entry.holders)) or "nobody"),
         reason=printable(entry.why or "–"),
+        is_of_rate=entry.act == "rate" or entry.act.startswith("rate_"),
     )
 
 
@@ -187,5 +197,14 @@ def _what(entry: HistoryEntry) -> str:
         "stop": "asked to stop",
         "force_release": "taken",
         "reset": "completed work was reset",
+        "pause": "paused",
+        "resume": "resumed",
+        "limit": f"limit set to {entry.limit}",
+        "limit_reset": "limit reset",
+        "purge": f"{entry.count} parked removed",
+        "rate_pause": "rate paused",
+        "rate_resume": "rate resumed",
+        "rate": f"rate set to {printable(entry.rate)}",
+        "rate_reset": "rate reset",
     }
     return phrases.get(entry.act, printable(entry.act))

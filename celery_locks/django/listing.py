@@ -182,19 +182,27 @@ def _row(lock: LockInfo) -> Row:
         worker=printable(first.worker or first.host or "") if first else "",
         held_for=format_duration(lock.as_of - first.acquired_at) if first else "–",
         expires_in=format_duration(lock.remaining) if first else "–",
-        waiting=str(len(lock.waiters) or "–"),
+        waiting=_waiting(lock),
     )
+
+
+def _waiting(lock: LockInfo) -> str:
+    parked = f" ({lock.parked} parked)" if lock.parked else ""
+    return str(lock.waiting or "–") + parked + (" (paused)" if lock.pause else "")
 
 
 def _holders(lock: LockInfo) -> str:
     if not lock.holders:
         return "nobody"
     more = f", {len(lock.holders)} of {lock.limit}" if lock.limit > 1 else ""
+    if lock.shared:
+        more = f", shared by {len(lock.holders)}"
     return name_of(lock.holders[0]) + more
 
 
 def name_of(holder: Holder) -> str:
-    """Return its task and id, or that it is a process; and whether it is queued or has ended."""
-    who = f"{holder.task or 'task'} {holder.task_id}" if holder.task_id else "a process"
+    """Return its task and id, or that it is a process; and if it is queued, parked or ended."""
+    who = f"{holder.task or 'task'} {holder.task_id}" if holder.task_id else holder.task
     note = " (queued)" if holder.is_queued else " (ended)" if holder.is_kept else ""
-    return printable(who) + note
+    note = " (parked)" if holder.is_parked else note
+    return printable(who or "a process") + note

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Unpack, overload
 
 from celery_locks import settings
-from celery_locks.clock import now
+from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
-from celery_locks.core.pending_releases import PendingRelease
-from celery_locks.core.renewer import renewer
+from celery_locks.core.requests import AcquireOptions, shows_acquire_options
+from celery_locks.integration.hold_in_task import HoldInTask, OnHoldConflict, check_hold_options
+from celery_locks.options import Scope
 from celery_locks.settings import Settings
-from celery_locks.store.calls import Store
+from celery_locks.validation import QUEUED
 
 _ATTRIBUTE = "_celery_locks"
 
@@ -22,25 +23,60 @@ class AppLocks(Locks):
 
     settings: Settings
 
+    @overload
+    def hold(
+        self,
+        name: str,
+        *more: str,
+        required: Literal[True] = True,
+        on_conflict: OnHoldConflict = "raise",
+        **options: Unpack[AcquireOptions],
+    ) -> AbstractContextManager[Lease]: ...
+    @overload
+    def hold(
+        self,
+        name: str,
+        *more: str,
+        required: bool,
+        on_conflict: OnHoldConflict = "raise",
+        **options: Unpack[AcquireOptions],
+    ) -> AbstractContextManager[Lease | None]: ...
+    @shows_acquire_options
+    def hold(
+        self,
+        name: str,
+        *more: str,
+        required: bool = True,
+        on_conflict: OnHoldConflict = "raise",
+        **options: Unpack[AcquireOptions],
+    ) -> AbstractContextManager[Any]:
+        """Hold a lock while the block runs, as ``Locks.hold`` does; in a task also with a policy.
+
+        ``on_conflict``: what follows if others hold the lock (after ``wait``, if any): "raise"
+        raises ``LockConflict`` here, "requeue" ends this run and sends its message again later,
+        "skip" ends it with the result of a skipped task. Both end the run as an error would that
+        only ``except BaseException`` catches. An eager or direct call has no message, so "requeue"
+        raises ``LockConflict`` there.
+        """
+        check_hold_options(on_conflict, required)
+        hold = super().hold(name, *more, required=required, **options)
+        return hold if on_conflict == "raise" else HoldInTask(hold, on_conflict)
+
     @property
     def server_url(self) -> str:
         """The URL of the lock server, without the password."""
         url: str = self._store.server.url
         return url
 
-    @property
-    def background_store(self) -> Store:
-        """The store for calls that run in the background thread."""
-        return self._store.store_for_thread()
-
-    def release_later(
-        self, name: str, token: str, retry_for: float, history_note: str | None = None
-    ) -> None:
-        """Have the background thread release this token; it tries for ``retry_for`` seconds."""
-        store, give_up_at = self.background_store, now() + retry_for
-        renewer.release_later(
-            PendingRelease(name, token, store, self.commands, give_up_at, history_note=history_note)
-        )
+    def find_call(self, name: str, scope: Scope) -> Literal["queued", "running"] | None:
+        """Tell whether the call of a task with this lock name is queued or running."""
+        holders = self.holders(name)
+        # A lock that is kept after its end (at_least) belongs to no running call.
+        if any(not (holder.is_queued or holder.is_kept) for holder in holders):
+            return "running"
+        if scope == "queued":
+            holders += self.holders(name + QUEUED)
+        return "queued" if any(holder.is_queued for holder in holders) else None
 
 
 def locks_of(app: Any) -> AppLocks:

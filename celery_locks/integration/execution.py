@@ -3,11 +3,14 @@
 The state of one execution is in an :class:`Execution`, never on the task object, which threads
 share. The name is computed once, from the arguments as they came. The lock is released in the
 ``finally`` of the call, which is before Celery publishes the next link of a chain.
+
+More than 300 lines: the steps of one run share its state, and are read in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,24 +19,38 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_locks import logs
 from celery_locks.clock import now
 from celery_locks.core.idempotency import Once
-from celery_locks.core.lease import Lease
+from celery_locks.core.lease import Lease, part_token
 from celery_locks.core.owners import current_owner
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireRequest, new_token
-from celery_locks.errors import LockDeadlock, LockUnavailable
+from celery_locks.errors import LockDeadlock, LockUnavailable, StopRequested
 from celery_locks.integration.app_locks import AppLocks, locks_of
-from celery_locks.integration.celery_times import seconds_until
 from celery_locks.integration.current_execution import current, holder_of
+from celery_locks.integration.displacement import DISPLACEMENTS, find_superseding
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
-from celery_locks.integration.idempotency import once_of
+from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
+from celery_locks.integration.idempotency import join_of, once_of
 from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, make_interrupter
-from celery_locks.integration.lock_name import lock_name
-from celery_locks.integration.not_acquired import NotAcquired
-from celery_locks.integration.reservation import NO_RESERVATION, Reservation, replaced_message
-from celery_locks.options import LockOptions
-from celery_locks.store.commands.locks import budget_of
-from celery_locks.store.commands.replies import Completed, Ended, Rejection
-from celery_locks.store.commands.requests import AcquireExtras, Mark, ended_mark, reservation_token
+from celery_locks.integration.lock_name import limit_of, limits_by_name, lock_name, name_by_id
+from celery_locks.integration.not_acquired import NotAcquired, has_message
+from celery_locks.integration.parking import waker_of
+from celery_locks.integration.rate_checks import rate_checks
+from celery_locks.integration.reservation import (
+    NO_RESERVATION,
+    Reservation,
+    replaced_message,
+    seconds_until,
+)
+from celery_locks.options import LockOptions, is_several
+from celery_locks.store.commands.locks import (
+    AcquireExtras,
+    Mark,
+    RateCheck,
+    budget_of,
+    ended_mark,
+    reservation_token,
+)
+from celery_locks.store.commands.replies import Completed, Ended, Limited, Parked, Rejection
 from celery_locks.types import Conflict, LockSpec
 
 # The executions of this process that have acquired a lock and not released it.
@@ -45,7 +62,12 @@ class Execution:
 
     lease: Lease | None = None
     token = ""
+    also: tuple[LockSpec, ...] = ()
     once: Once | None = None
+    join: Once | None = None
+    rates: tuple[RateCheck, ...] = ()
+    can_park = True
+    _extras: AcquireExtras | None = None
     _may_be_a_copy = False
     _leaves_result = True
 
@@ -75,18 +97,42 @@ class Execution:
         name = None
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
+            if name is None and self.options.rates:
+                name = name_by_id(self.task)  # the call that acquires it decides the rates
         if name is None:
+            self.reservation.release()  # taken by a publisher with another key, or other options
             return self._call_body(body, covered_by=self._find_locked_outer())
-        if self.outer and (holding := self.outer.find_holding(name)):
+        limits = {name: 1}
+        if is_several(self.options.key):
+            limits = limits_by_name(self.task, self.options, self.args, self.kwargs)
+        if self.outer and (holding := self.outer.find_holding(limits)):
             return self._call_body(body, covered_by=holding)
         self._owner = current_owner()
         self.holder = holder_of(self.task, self.request, owner=self._owner.id)
+        if self.header.displacements:
+            extra = {DISPLACEMENTS: self.header.displacements}
+            self.holder = self.holder._replace(extra=extra)
         self.locks: AppLocks = locks_of(self.task.app)
         if self.options.once:
             self.once = once_of(self.task, self.options, name)
+        if self.options.joins:
+            self.join = join_of(self.task, name, self.locks.settings.done_ttl)
+        if self.options.rates:
+            self.rates = rate_checks(
+                self.task, self.options, self.args, self.kwargs, can_delay=has_message(self)
+            )
         spec = self.options.spec.named(name)  # raises for a name that the store does not accept
+        if is_several(self.options.key):
+            spec, *also = (spec.named(it).limited(limit) for it, limit in limits.items())
+            self.also = tuple(also)
+        elif callable(self.options.limit):
+            spec = spec._replace(
+                limit=limit_of(self.task, self.options.limit, self.args, self.kwargs)
+            )
         try:
             answer = self._acquire(name, spec)
+            if isinstance(answer, Conflict) and self.options.parks:
+                answer = self._acquire_or_park(name, spec, answer)
             if isinstance(answer, Lease):
                 self.lease = answer
                 unreleased.add(self)
@@ -105,11 +151,43 @@ class Execution:
             return NotAcquired(self, name).on_ended(answer)
         if isinstance(answer, Conflict):
             return NotAcquired(self, name).on_conflict(answer)
+        if isinstance(answer, Limited):
+            return NotAcquired(self, name).on_limited(answer)
+        if isinstance(answer, Parked):
+            return self._not_acquired.on_parked(answer)
+        answer.rates = tuple(rate.name for rate in self.rates)
         answer.on_stop = self._interrupter.on_stop
         if self.header is not NO_HEADER or self.options.scope != "running":
             self.reservation.on_acquired(name)
             self._clear_header()
         return self._run_locked(body, answer)
+
+    def fences_for(self, task_id: str, attempt: int) -> tuple[int, ...]:
+        """Return the fences that a message carries which this run publishes: see ``takeover.lua``.
+
+        Empty unless it is a later attempt of this job. The run has the locks of the locked tasks
+        that its body calls directly, too.
+        """
+        fences = self.outer.fences_for(task_id, attempt) if self.outer else ()
+        lease = self.lease
+        if lease and self.holder.task_id == task_id and self.holder.attempt < attempt:
+            fences = (*fences, *map(int, lease.fences.values()))
+        return fences
+
+    def end_run(self, conflict: Conflict, on_conflict: OnHoldConflict) -> EndRun | None:
+        """Return what ends this run, whose body finds another lock busy; None: an error does."""
+        if conflict.is_own:
+            return None  # the run itself holds it, now and the next time
+        if not self.lease:
+            self.holder = holder_of(self.task, self.request)
+        decision = NotAcquired(self, conflict.name).decide_in_body(conflict, on_conflict)
+        return None if decision.kind == "raise" else EndRun(self, conflict, decision)
+
+    def on_end_run(self, end: EndRun) -> Any:
+        """Return the result of a run that its body ended, or requeue its message."""
+        if end.execution is not self:
+            raise end  # of an outer run, whose body calls this task directly
+        return NotAcquired(self, end.conflict.name).on_end_run(end)
 
     def forget_request(self) -> None:
         """Break the reference cycle with the request, so that no garbage collection is needed."""
@@ -121,13 +199,18 @@ class Execution:
         self._owner.leases.pop(self.token, None)
         # As after a failed acquire, whose pending release this one replaces.
         marks = self.once.unfinished_marks() if self.once else ()
-        self.locks.operations.release_grant_later(name, self.token, self.options.ttl, marks)
+        release_later, ttl = self.locks.operations.release_later, self.options.ttl
+        release_later(name, self.token, ttl, marks=marks, repeat_until_expired=True)
+        for number, spec in enumerate(self.also, start=1):
+            token = part_token(self.token, number)
+            renewer.discard(token)
+            release_later(spec.name, token, ttl, repeat_until_expired=True)
 
-    def find_holding(self, name: str) -> Execution | None:
-        """Return the execution that holds this lock: this one or an outer one."""
-        if self.lease and self.lease.name == name:
+    def find_holding(self, names: Collection[str]) -> Execution | None:
+        """Return the execution that holds these locks: this one or an outer one."""
+        if self.lease and set(names) <= self.lease.fences.keys():
             return self
-        return self.outer.find_holding(name) if self.outer else None
+        return self.outer.find_holding(names) if self.outer else None
 
     def _find_locked_outer(self) -> Execution | None:
         """Return the nearest outer execution with a lock: Celery 5.3 gives inner calls no id."""
@@ -142,12 +225,37 @@ class Execution:
         self.token = supervised_token or new_token()
         if not self.outer:
             # The ways in which a message comes twice: redelivered, delayed beyond the visibility
-            # timeout (eta), or requeued by us (since).
+            # timeout (eta), requeued by us (since), or woken twice (parked).
             redelivered = (self.request.delivery_info or {}).get("redelivered")
-            self._may_be_a_copy = bool(redelivered or self.request.eta or self.header.since)
+            self._may_be_a_copy = bool(
+                redelivered or self.request.eta or self.header.since or self.header.parked
+            )
         self._interrupter = make_interrupter()
-        has_extras = self._may_be_a_copy or self.header is not NO_HEADER or self.once
-        extras = self._extras(name) if has_extras else None  # may ask the server
+        has_extras = self._may_be_a_copy or self.header is not NO_HEADER or self.once or self.rates
+        self._extras = self._make_extras(name) if has_extras else None  # may ask the server
+        return self._run_acquire(spec, self._extras)
+
+    def _acquire_or_park(
+        self, name: str, spec: LockSpec, conflict: Conflict
+    ) -> Lease | Conflict | Rejection:
+        """Acquire after a conflict, or park the message: one call decides.
+
+        The message is built only now: a lock that is free needs none.
+        """
+        self._not_acquired = NotAcquired(self, name)
+        park = self._not_acquired.park_request(conflict)
+        if park is None:
+            return conflict
+        extras = (self._extras or AcquireExtras())._replace(reject_if_ended=True, park=park)
+        answer = self._run_acquire(spec._replace(wait=None), extras)
+        if isinstance(answer, Conflict):
+            self.can_park = False  # too many wait
+        return answer
+
+    def _run_acquire(
+        self, spec: LockSpec, extras: AcquireExtras | None
+    ) -> Lease | Conflict | Rejection:
+        renewed_elsewhere = not self.outer and bool(given_token(self.request.properties))
         request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             self.holder,
@@ -155,21 +263,37 @@ class Execution:
             now(),
             on_lost=self._interrupter.on_lost,
             owner=self._owner,
-            lease_class=RemotelyRenewedLease if supervised_token else Lease,
-            renewed_elsewhere=bool(supervised_token),
+            lease_class=RemotelyRenewedLease if renewed_elsewhere else Lease,
+            renewed_elsewhere=renewed_elsewhere,
             extras=extras,
             policy=self.options.on_conflict,
+            also=self.also,
         )
         return self.locks.run(self.locks.operations.acquire(request))
 
-    def _extras(self, name: str) -> AcquireExtras:
+    def _make_extras(self, name: str) -> AcquireExtras:
         """Return the additional checks and effects of the acquire; most messages have none."""
         return AcquireExtras(
             reject_if_ended=self._may_be_a_copy or bool(self.reservation.token),
             release_on_grant=self.reservation.released_by_acquire(name),
             supersede=self._find_replaced(),
+            newest=self._newest(name),
             idempotency=self.once.check if self.once else None,
+            join=self._joined(),
+            rates=self.rates,
+            published_by=self.header.published_by,
         )
+
+    def _joined(self) -> tuple[str, int]:
+        fence = self.header.joins
+        return (self.join.mark, fence) if self.join and fence else ("", 0)
+
+    def _newest(self, name: str) -> tuple[str, float]:
+        """Keep the order of messages of which the last one counts (``leave_due_message``)."""
+        options = self.options
+        if not self.reservation.token or not options.has_window or options.arguments != "last":
+            return "", 0.0
+        return name, options.pending_ttl + options.longest_window
 
     def _find_replaced(self) -> tuple[str, float]:
         """Look up the message that this one replaced, and how long to remember it.
@@ -191,6 +315,8 @@ class Execution:
             result = self._call_interruptibly(body, lease)
             if self.once:
                 marks = [self.once.completed_mark(lease.token, result)]
+            if self.join:
+                marks = [*marks, *self.join.joined_marks(lease.fence, result)]
             return result
         except Retry as retry:
             keep_for = self._seconds_to_keep(retry)
@@ -199,16 +325,25 @@ class Execution:
         except Reject:
             ended = False
             raise
+        except EndRun as end:
+            if end.execution is self and end.decision.kind == "requeue":
+                ended, end.header = False, self._header_of_requeued(lease)
+                # Before the release leaves it: if the message is not sent, the task releases it.
+                own = end.header.reservation(self.request.id)
+                self.reservation = Reservation(*own, self.task.app)
+                if end.header.of_requeue:
+                    keep_for = end.decision.pause + self.options.pending_ttl
+            raise
         except InjectedError as error:
-            if self.once:
-                marks = self.once.failed_marks(lease.token, error.original)
+            marks = self._failed_marks(lease, error.original)
+            self._end_if_superseded(lease, error.original)
             raise error.original from None
         except Ignore:
             self._leaves_result = False
             raise
         except Exception as error:
-            if self.once:
-                marks = self.once.failed_marks(lease.token, error)
+            marks = self._failed_marks(lease, error)
+            self._end_if_superseded(lease, error)
             raise
         except BaseException:
             # Terminated or exiting: the message may come again, and then runs, except with
@@ -217,6 +352,19 @@ class Execution:
             raise
         finally:
             self.release(keep_for, ended, marks)
+
+    def _end_if_superseded(self, lease: Lease, error: BaseException) -> None:
+        """End a run that stops because another task takes its place; else return."""
+        if self.options.cancels and isinstance(error, StopRequested):
+            with suppress(LockUnavailable):  # then it ends as a run that was asked to stop
+                if by := find_superseding(self.locks, lease.name, self.request.id):
+                    NotAcquired(self, lease.name).on_superseded(by)
+
+    def _failed_marks(self, lease: Lease, error: BaseException) -> list[Mark]:
+        marks = self.once.failed_marks(lease.token, error) if self.once else []
+        if self.join and self.options.on_join_failure == "propagate":
+            marks += self.join.joined_failure(lease.fence, error)
+        return marks
 
     def _call_interruptibly(self, body: Callable[..., Any], lease: Lease) -> Any:
         """Call the task's code; a loss is raised in it and never in the code that follows."""
@@ -259,14 +407,22 @@ class Execution:
     def _keeps_reservation(self) -> bool:
         return self.options.scope == "queued+running" and not self.outer and bool(self.request.id)
 
-    @property
-    def _next_token(self) -> str:
-        """The token of the next attempt's reservation, which a revoke releases.
+    def _next_token(self, *, requeued: bool) -> str:
+        """Return the token of the next message's reservation, which a revoke releases.
 
         Empty with ``queued``, where the reservation is another lock than the run's.
         """
         has_token = self.options.scope != "queued" and not self.outer and self.request.id
-        return reservation_token(self.request.id, again=True) if has_token else ""
+        return (
+            reservation_token(self.request.id, again=True, requeued=requeued) if has_token else ""
+        )
+
+    def _header_of_requeued(self, lease: Lease) -> LockHeader:
+        """Return the header of the message that is requeued after its run has begun."""
+        kept = self.header.of_call()
+        if self._keeps_reservation:
+            kept = replace(kept, queued=lease.name, of_requeue=True)
+        return kept
 
     def release(
         self, keep_for: float = 0.0, ended: bool = True, marks: Sequence[Mark] = ()
@@ -280,7 +436,8 @@ class Execution:
             ttl = self.locks.settings.done_ttl
             marks = [*marks, ended_mark(self.holder, ttl, leaves_result=self._leaves_result)]
         try:
-            next_token = self._next_token if keep_for else ""
+            # A retry's message was sent before this; a requeued one is sent after it.
+            next_token = self._next_token(requeued=not ended) if keep_for else ""
             self.locks.run(self.locks.operations.release(lease, marks, keep_for, next_token))
         except LockUnavailable as error:
             logs.log_deferred_release(lease.name, error)
@@ -288,6 +445,8 @@ class Execution:
         # which is idempotent.
         unreleased.discard(self)
         self.lease = None
+        if lease.woke_parked:
+            waker_of(self.task.app).wake_due()
 
     def _clear_header(self) -> None:
         """Keep only the options, and a retry's reservation: a retry inherits the headers."""

@@ -28,14 +28,15 @@ from typing import Any, Self
 from celery_locks import logs
 from celery_locks import options as lock_options
 from celery_locks.errors import LockUsageError
-from celery_locks.store.commands.requests import reservation_token
-from celery_locks.validation import check_name
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.validation import MAX_NAMES, check_name
 
 HEADER = "celery_locks"
 VERSION = 1
 
 _KEY_LENGTH = 1000
 _MOST_TIMES = 1_000_000
+_MOST_FENCES = 4 * MAX_NAMES  # a run may call locked tasks directly, and holds their locks too
 _LATEST = 1e11  # seconds since 1970
 _WHERE = f"the header {HEADER!r} of this message"
 _reports = logs.Reports()
@@ -51,6 +52,14 @@ class LockHeader:
     """The name of the lock that the message holds while it is queued."""
     of_retry: bool = False
     """That lock was kept for this attempt by the one before."""
+    of_requeue: bool = False
+    """That lock was kept for this message by its run, which requeued it."""
+    parked: bool = False
+    """That lock was reserved for the message when it was woken."""
+    joins: int = 0
+    """It waits for the result of the run with this fence, or a later one."""
+    displacements: int = 0
+    """How many runs in a row were stopped for the next one, up to the one for this message."""
     replaced: bool = False
     """The message was published to replace another one."""
     since: float | None = None
@@ -61,6 +70,8 @@ class LockHeader:
     """The time since when it waits for the result of a copy that has ended."""
     refused: float | None = None
     """The time since when the lock server rejects the worker (password, permission, TLS)."""
+    published_by: tuple[int, ...] = ()
+    """The fences of the run that published this message: the attempt before, if it is a retry."""
 
     @classmethod
     def read(cls, headers: object) -> LockHeader:
@@ -96,9 +107,16 @@ class LockHeader:
         if not self.queued or not task_id:
             return "", ""
         try:
-            return self.queued, reservation_token(task_id, again=self.of_retry)
+            token = reservation_token(
+                task_id, again=self.of_retry, requeued=self.of_requeue, parked=self.parked
+            )
+            return self.queued, token
         except (TypeError, UnicodeError):  # no publisher of this package makes such an id
             return "", ""
+
+    def of_call(self) -> LockHeader:
+        """Return the part that stays for as long as it is the same attempt of the same call."""
+        return LockHeader(self.options, published_by=self.published_by)
 
     def requeued(self, moment: float) -> LockHeader:
         """Return the header of the message that is requeued now."""
@@ -114,6 +132,11 @@ class LockHeader:
             for name, default in _DEFAULTS.items()
             if (value := getattr(self, name)) != default
         }
+        if self.published_by:
+            changed["published_by"] = list(self.published_by)
+        if "rates" in changed.get("options", {}):
+            rates = [rule.as_dict() for rule in changed["options"]["rates"]]
+            changed["options"] = {**changed["options"], "rates": rates}
         return {**others, HEADER: {"version": VERSION, **changed}} if changed else others
 
 
@@ -170,19 +193,26 @@ def _read_options(raw: object) -> dict[str, Any]:
     known = {name: value for name, value in raw.items() if name in _OPTIONS}
     _warn_ignored("lock options", [name for name in raw if name not in _OPTIONS])
     _check_key(known.get("key"))
-    if "on_publish" in known:
-        # The two sides of on_conflict travel separately and are checked as they were written.
-        sides = {"run": known.pop("on_conflict", None), "publish": known.pop("on_publish")}
-        known["on_conflict"] = {side: value for side, value in sides.items() if value is not None}
-    return lock_options.checked(known, _WHERE)
+    if "on_publish" in known or "then" in known:
+        # The parts of on_conflict travel separately and are checked as they were written.
+        parts = {part: known.pop(name, None) for part, name in lock_options.PARTS.items()}
+        known["on_conflict"] = {part: value for part, value in parts.items() if value is not None}
+    options = lock_options.checked(known, _WHERE)
+    for rule in options.get("rates", ()):
+        _check_key(rule.key)
+    return options
 
 
-_OPTIONS = {*lock_options.WORDS, "on_publish"}
+_OPTIONS = {*lock_options.WORDS, *lock_options.PARTS.values()}
 
 
 def _check_key(key: object) -> None:
     """Refuse a key that could render a name of any length whatever the arguments are."""
     if key is None:
+        return
+    if lock_options.is_several(key) and len(key) <= MAX_NAMES:
+        for part in key:
+            _check_key(part if isinstance(part, str) else False)
         return
     if not isinstance(key, str) or len(key) > _KEY_LENGTH:
         raise LockUsageError(
@@ -220,15 +250,32 @@ def _read_times(value: object) -> int:
     return min(value, _MOST_TIMES)
 
 
+def _read_fence(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise LockUsageError("no fence")
+    return value
+
+
+def _read_fences(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or len(value) > _MOST_FENCES:
+        raise LockUsageError("no fences")
+    return tuple(map(_read_fence, value))
+
+
 _READERS: dict[str, Callable[[object], Any]] = {
     "options": _read_options,
     "queued": _read_name,
     "of_retry": _read_flag,
+    "of_requeue": _read_flag,
+    "parked": _read_flag,
+    "joins": _read_fence,
+    "displacements": _read_times,
     "replaced": _read_flag,
     "since": _read_moment,
     "times": _read_times,
     "unseen": _read_moment,
     "refused": _read_moment,
+    "published_by": _read_fences,
 }
 
 

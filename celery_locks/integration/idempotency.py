@@ -15,16 +15,21 @@ _PICKLE = "application/x-python-serialize"
 
 def once_of(task: Any, options: LockOptions, name: str) -> Once:
     """Return the rule for completed work."""
-    return Once(f"o:{name}", options.once, options.reuse, _codec(task.app))
+    codec = codec_for(task.app.conf.result_serializer)
+    return Once(f"o:{name}", options.once, options.reuse, codec, options.once_failed)
 
 
-def _codec(app: Any) -> Codec:
+def join_of(task: Any, name: str, ttl: float) -> Once:
+    """Return the rule for the result of a run that others join; it is kept for ``ttl``."""
+    return Once(f"j:{name}", ttl, "failed_only", codec_for(task.app.conf.result_serializer))
+
+
+def codec_for(serializer: str) -> Codec:
     """Make a codec that reads only its own format, and never pickle, which could run any code.
 
-    The lock server may have other users than the broker. If the app pickles its results, they are
-    stored here as JSON; a mark with a pickled result counts as completed without a result.
+    The lock server may have other users than the broker. Values of an app that pickles are stored
+    here as JSON; a mark with a pickled result counts as completed without a result.
     """
-    serializer = app.conf.result_serializer
     accepted = serialization.prepare_accept_content([serializer])
     if _PICKLE in accepted:
         serializer, accepted = "json", serialization.prepare_accept_content(["json"])

@@ -9,10 +9,11 @@ Each entry names the versions on which it was verified: "5.3-5.7" means Celery 5
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery import Task, _state, current_task
+from celery import Celery, Task, _state, current_task
 from celery.local import PromiseProxy, Proxy
 
 # Tasks.
@@ -27,6 +28,19 @@ def registered_task(app: Any, name: str) -> Any:
     Verified on 5.3-5.7.
     """
     return app._tasks.get(name)
+
+
+def find_task(app: Any, name: str) -> Any:
+    """Return a task of this process; None if there is none.
+
+    ``@app.task`` creates its tasks when the app is finalized, which Celery's ``send_task`` does not
+    do. Here it is done if there is no such task yet. Verified on 5.3-5.7.
+    """
+    task = registered_task(app, name)
+    if task is None and app.autofinalize and not app.finalized:
+        app.finalize(auto=True)
+        task = registered_task(app, name)
+    return task
 
 
 def is_decorated(attributes: Mapping[str, Any]) -> bool:
@@ -57,6 +71,18 @@ def dump_models(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return (args, kwargs) if dump is None else dump(args, kwargs)
 
 
+def is_frozen(options: Mapping[str, Any]) -> bool:
+    """Whether a canvas chose the task id of this call, or published it as its next step.
+
+    ``Signature.freeze`` adds ``reply_to``; the worker adds ``root_id`` and ``parent_id`` to what
+    follows a task. A task id that the caller chose comes with none of them. Verified on 5.3-5.7.
+    """
+    return bool(options.get("task_id")) and any(map(options.get, _WITH_FROZEN_IDS))
+
+
+_WITH_FROZEN_IDS = ("reply_to", "root_id", "parent_id")
+
+
 def running_task() -> Any:
     """Return the task object that runs here; None outside of tasks. Verified on 5.3-5.7."""
     return current_task._get_current_object() if current_task else None
@@ -78,6 +104,32 @@ def on_bind(callback: Callable[[Any, Any], None]) -> None:
         return bound
 
     Task.bind = classmethod(bind)
+
+
+def on_send_task(publish: Callable[..., Any]) -> None:
+    """Call ``publish(app, name, args, kwargs, options, send)`` for each ``app.send_task``.
+
+    ``send(options)`` is Celery's own. Messages of ``Task.apply_async``, which passes the task as
+    ``task_type``, go there directly. No signal of Celery can do it: ``before_task_publish`` can
+    neither prevent the message nor raise. Verified on 5.3-5.7.
+    """
+    plain_send_task = Celery.send_task
+    by_position = list(inspect.signature(plain_send_task).parameters)[4:-1]
+
+    @functools.wraps(plain_send_task)
+    def send_task(
+        self: Any, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+    ) -> Any:
+        if options.get("task_type") is not None:
+            return plain_send_task(self, name, args, kwargs, *more, **options)
+
+        def send(final: dict[str, Any], call: Any = (args, kwargs)) -> Any:
+            return plain_send_task(self, name, *call, **final)
+
+        options = dict(zip(by_position, more, strict=False)) | options
+        return publish(self, name, args, kwargs, options, send)
+
+    Celery.send_task = send_task
 
 
 def is_lazy_task(target: Any) -> bool:

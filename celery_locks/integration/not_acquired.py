@@ -1,4 +1,7 @@
-"""The outcome of a task that does not acquire its lock: skip, raise, requeue or run unlocked."""
+"""The outcome of a task that does not acquire its lock: skip, raise, requeue, park, run unlocked.
+
+More than 300 lines: one method for each answer of the store, and the calls of Celery they share.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore
@@ -14,19 +17,36 @@ from celery.states import READY_STATES
 from kombu.exceptions import OperationalError
 
 from celery_locks import events, policy
-from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable
+from celery_locks.core.renewer import renewer
+from celery_locks.errors import AlreadyDone, LockConflict, LockUnavailable, RateLimited
+from celery_locks.integration.displacement import Displacement, ask_to_stop, plan_displacement
+from celery_locks.integration.headers import LockHeader
+from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.internals import sends_results_to_caller
+from celery_locks.integration.lock_name import group_of
+from celery_locks.integration.parking import record_message, waker_of
+from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
 from celery_locks.printable_text import printable
-from celery_locks.store.commands.locks import budget_of
-from celery_locks.store.commands.replies import Ended
-from celery_locks.store.commands.requests import ended_mark
+from celery_locks.skipped import RATE_LIMITED
+from celery_locks.store.commands.locks import (
+    ParkRequest,
+    budget_of,
+    ended_mark,
+    reservation_token,
+)
+from celery_locks.store.commands.replies import Ended, Limited, Parked
 from celery_locks.types import Conflict
+from celery_locks.validation import MAX_LIMIT
 
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
 
 logger = logging.getLogger("celery_locks")
+
+# A delayed message comes this much before its start, and the run sleeps until then: a message that
+# comes late would delay all that follow.
+EARLY = 0.05
 
 
 class NotAcquired:
@@ -40,6 +60,14 @@ class NotAcquired:
         self.header = execution.header
         self.options = execution.options
         self.reservation = execution.reservation
+        self._displacement = Displacement()
+
+    def on_superseded(self, task_id: str) -> NoReturn:
+        """End a run that was asked to stop because another task takes its place."""
+        reason, request = f"superseded by {task_id}", self.request
+        if not (request.ignore_result or self.task.ignore_result):
+            self.task.backend.mark_as_revoked(request.id, reason, request, store_result=True)
+        raise Ignore(reason)
 
     def on_conflict(self, conflict: Conflict) -> dict[str, Any]:
         """Apply the policy for a lock that others hold."""
@@ -53,6 +81,104 @@ class NotAcquired:
         if decision.kind == "skip":
             return self._skip(conflict)
         raise LockConflict(conflict)
+
+    def on_limited(self, limited: Limited) -> dict[str, Any]:
+        """Delay the task to the start that it was promised, or skip or fail it.
+
+        A delay is no conflict: it does not use up the lock's patience. If the start is later than
+        a message may be delayed, it comes back before, and keeps its promise.
+        """
+        if limited.is_promised:
+            pause = min(max(0.0, limited.seconds - EARLY), self._longest_pause())
+            self.reservation.extend(pause + self.options.pending_ttl, budget_of(self.options.ttl))
+            self._emit_limited(limited, "delay")
+            self._send_again(self.header, pause)
+            raise Ignore(f"it is delayed by the rate of {limited.rate!r}")
+        self.reservation.release()
+        skips = any(it.skips for it in self.execution.rates if it.name == limited.rate)
+        if not skips or self._situation().has_followers:
+            self._emit_limited(limited, "raise")
+            raise RateLimited(limited.rate, limited.seconds, limited.pause)
+        self._emit_limited(limited, "skip")
+        self._send_event("task-skipped", lock=self.name, reason=RATE_LIMITED)
+        return {
+            "skipped": True,
+            "reason": RATE_LIMITED,
+            "rate": limited.rate,
+            "retry_after": limited.seconds,
+            **({"pause": limited.pause.as_dict()} if limited.pause else {}),
+        }
+
+    def park_request(self, conflict: Conflict) -> ParkRequest | None:
+        """Return the message to park, if the policy says so; it carries its reservation."""
+        decision = policy.on_conflict(conflict, self.options, self._situation())
+        if decision.kind != "park":
+            return None
+        execution, request, lifetime = self.execution, self.request, self.options.pending_ttl
+        joins = self.header.joins or joined_fence(self.options, conflict)
+        self._displacement = plan_displacement(self.options, conflict)
+        header = replace(
+            self.header.of_call(),
+            queued=self.name,
+            parked=True,
+            joins=joins,
+            displacements=self._displacement.number,
+        )
+        signature = self.task.signature_from_request(
+            request, retries=request.retries, headers=header.write(request.headers)
+        )
+        return ParkRequest(
+            holder=execution.holder._replace(
+                retries=-1, replaced=0, owner="", extra=self._displacement.extra
+            ),
+            attempt=execution.holder.attempt,
+            lifetime=lifetime,
+            message=record_message(self.task.app, signature.apply_async)[0],
+            # It was accepted once: a message that was woken and comes too late is parked again.
+            most=MAX_LIMIT if self.header.parked else self.options.max_parked,
+            latest=decision.latest,
+            group=group_of(self.task, self.options.fair_by, execution.args, execution.kwargs),
+        )
+
+    def on_parked(self, parked: Parked) -> NoReturn:
+        """End the run: the message waits on the lock server, and the broker's copy is done."""
+        own = reservation_token(self.request.id, parked=True)
+        if self.reservation.token == own:
+            self.reservation.pass_on()
+        else:
+            self.reservation.release()
+        ask_to_stop(self.execution.locks, self.name, self._displacement.runs, self.request.id)
+        self._emit("parked", position=parked.position, why="the lock is busy")
+        self._send_event("task-parked", lock=self.name, position=parked.position)
+        raise Ignore("it is parked until it has its lock")
+
+    def _emit_limited(self, limited: Limited, decision: str) -> None:
+        self._emit(
+            "limited",
+            rate=limited.rate,
+            decision=decision,
+            pause=limited.seconds,
+            ahead=limited.ahead,
+            **({"paused": str(limited.pause)} if limited.pause else {}),
+        )
+
+    def decide_in_body(self, conflict: Conflict, on_conflict: OnHoldConflict) -> Decision:
+        """Decide what a busy lock in the body means: as for the task's own lock, but for ever."""
+        options = replace(self.options, on_conflict=on_conflict, wait="forever")
+        return policy.on_conflict(
+            conflict, options, replace(self._situation(), had_reservation=False)
+        )
+
+    def on_end_run(self, end: EndRun) -> dict[str, Any]:
+        """End a run whose body found another lock busy; its own lock is released already.
+
+        The requeued message carries the reservation that the release left for it, if any.
+        """
+        if end.decision.kind == "requeue":
+            kept = end.header or self.header.of_call()
+            self.header = replace(kept, times=self.header.times)
+            self._requeue(end.decision)
+        return self._skip(end.conflict)
 
     def on_unavailable(self, error: LockUnavailable) -> None:
         """Apply the policy for an unavailable server; returns if the task runs unlocked."""
@@ -70,13 +196,18 @@ class NotAcquired:
 
     def on_completed(self, mark: str) -> Any:
         """Return the saved result of completed work (``once``), or a value that stands for none."""
-        assert self.execution.once is not None
-        repeat = self.execution.once.repeat(mark)
-        self._emit("already_done", why=f"does not run: {repeat.reason}")
+        rule = self.execution.join if self.header.joins else self.execution.once
+        assert rule is not None
+        repeat = rule.repeat(mark)
+        why = ", ".join(filter(None, (f"does not run: {repeat.reason}", repeat.failed)))
+        self._emit("already_done", why=why)
         self._send_event("task-skipped", lock=self.name, reason=repeat.reason)
-        self.reservation.release()
-        if not repeat.has_result and self._situation().has_followers:
-            raise AlreadyDone(self.name, repeat.reason)  # the next link would get that value
+        if self.reservation.release_now():
+            waker_of(self.task.app).wake_due()
+        is_joined_failure = bool(self.header.joins and repeat.failure)
+        if is_joined_failure or (not repeat.has_result and self._situation().has_followers):
+            # The next link would get that value.
+            raise AlreadyDone(self.name, repeat.reason, repeat.failed)
         return repeat.value
 
     def on_ended(self, answer: Ended) -> None:
@@ -114,12 +245,12 @@ class NotAcquired:
 
     def _situation(self) -> Situation:
         request = self.request
-        has_message = not (request.called_directly or request.is_eager or self.execution.outer)
         return Situation(
             task_id=request.id,
             attempt=self.execution.holder.attempt,
             has_followers=bool(request.chain or request.callbacks),
-            can_requeue=has_message,
+            can_requeue=has_message(self.execution),
+            can_park=self.execution.can_park,
             times_requeued=self.header.times,
             patience_used=self._patience_used(),
             longest_pause=self._longest_pause(),
@@ -138,8 +269,9 @@ class NotAcquired:
     def _skip(self, conflict: Conflict) -> dict[str, Any]:
         holder = conflict.holders[0].as_public_dict() if conflict.holders else None
         self._emit("skipped", conflict=conflict)
-        self._send_event("task-skipped", lock=self.name, holder=holder)
-        return {"skipped": True, "lock": self.name, "holder": holder}
+        pause = {"pause": conflict.pause.as_dict()} if conflict.pause else {}
+        self._send_event("task-skipped", lock=conflict.name, holder=holder, **pause)
+        return {"skipped": True, "lock": conflict.name, "holder": holder, **pause}
 
     def _emit(self, kind: events.EventKind, **detail: Any) -> None:
         token = self.execution.token
@@ -153,16 +285,19 @@ class NotAcquired:
         except Exception as error:  # noqa: BLE001 (a lost event must not fail a task)
             logger.warning("the event %s could not be sent: %s", kind, printable(str(error)))
 
-    def _requeue(self, decision: Decision) -> None:
+    def _requeue(self, decision: Decision) -> NoReturn:
         """Publish the same message again, later; retries untouched, canvas intact, slot freed."""
-        headers = self.header.requeued(time.time()).write(self.request.headers)
+        self._send_again(self.header.requeued(time.time()), decision.pause)
+        self._emit("requeued", pause=decision.pause, why=decision.why)
+        raise Ignore(decision.why)
+
+    def _send_again(self, header: LockHeader, pause: float) -> None:
+        headers = header.write(self.request.headers)
         message = self.task.signature_from_request(
-            self.request, retries=self.request.retries, countdown=decision.pause, headers=headers
+            self.request, retries=self.request.retries, countdown=pause, headers=headers
         )
         self._publish(message)
         self.reservation.pass_on()
-        self._emit("requeued", pause=decision.pause, why=decision.why)
-        raise Ignore(decision.why)
 
     def _publish(self, message: Any) -> None:
         """Publish until it succeeds: an acknowledged message exists nowhere else."""
@@ -170,7 +305,7 @@ class NotAcquired:
             try:
                 message.apply_async()
             except OperationalError as error:
-                logger.warning(
+                renewer.reports.warning(
                     "task %s[%s] cannot be requeued now and is tried again: %s (lock %r)",
                     self.task.name,
                     printable(str(self.request.id)),
@@ -180,6 +315,17 @@ class NotAcquired:
                 time.sleep(0.5)
             else:
                 return
+
+
+def joined_fence(options: LockOptions, conflict: Conflict) -> int:
+    """Return the fence of the run whose result a call waits for; 0 if it waits for its turn."""
+    return min((it.fence for it in conflict.holders), default=0) if options.joins else 0
+
+
+def has_message(execution: Execution) -> bool:
+    """Whether there is a message that can be sent again: not for eager and direct calls."""
+    request = execution.request
+    return not (request.called_directly or request.is_eager or execution.outer)
 
 
 def _is_readable(backend: Any) -> bool:

@@ -21,13 +21,17 @@ revoked, expired or lost in the main process    ``release``
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
+
+from celery.utils.time import maybe_make_aware
 
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app_locks import locks_of
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.revoked import RETRY_FOR, revoked
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.locks import WOKE
+from celery_locks.store.commands.replies import Renewal
 from celery_locks.types import Holder
 from celery_locks.validation import MAX_SECONDS
 
@@ -70,8 +74,23 @@ class Reservation:
             # Not before: if an exception interrupts it, the next call releases again.
             self.is_owned = False
 
+    def release_now(self) -> bool:
+        """Release it before returning, if the server replies; True if it woke a parked message.
+
+        For a run that does not need it: the next one may be waiting for it.
+        """
+        woke = False
+        if self.is_owned:
+            locks = locks_of(self._app)
+            try:
+                woke = locks.perform(locks.commands.release(self.name, self.token)) == WOKE
+            except LockUnavailable:
+                self._release_later(RETRY_FOR)
+            self.is_owned = False
+        return woke
+
     def _release_later(self, retry_for: float) -> None:
-        locks_of(self._app).release_later(self.name, self.token, retry_for)
+        locks_of(self._app).operations.release_later(self.name, self.token, retry_for)
 
     def pass_on(self) -> None:
         """Leave it to the run, the next attempt or the requeued message, which releases it."""
@@ -118,3 +137,16 @@ def replaced_message(holder: Holder) -> tuple[str, float]:
     """Return the task id of the message that a reservation replaced, and how long to keep it."""
     task_id, seconds = holder.extra.get(REPLACES) or ("", 0.0)
     return str(task_id), min(float(seconds), MAX_SECONDS)
+
+
+def seconds_until(when: float | str | datetime | None, app: Any) -> float:
+    """Return the seconds from now to a countdown, an ISO text or a time; 0 for None or the past.
+
+    Celery takes a naive time for UTC, in every time zone.
+    """
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    if isinstance(when, datetime):
+        aware = maybe_make_aware(when, app.timezone)
+        when = float((aware - datetime.now(UTC)).total_seconds())
+    return max(0.0, float(when or 0.0))

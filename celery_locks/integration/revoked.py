@@ -18,7 +18,9 @@ from celery_locks.forking import run_after_fork
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.internals import wrap_command
 from celery_locks.printable_text import printable
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.parking import ParkCommands
+from celery_locks.types import PARKED_PREFIX
 
 logger = logging.getLogger("celery_locks")
 
@@ -89,15 +91,23 @@ class RevokedTasks:
     def _release(self, tokens: list[str], locks: AppLocks) -> None:
         for root in locks.commands.roots:
             call = locks.commands.locate(root, tokens, renewer.patience())
-            for token, (name, _) in locks.background_store.perform(call).items():
-                release = locks.commands.release(name, token, budget=renewer.patience())
-                locks.background_store.perform(release)
+            perform = locks.operations.background_store.perform
+            for token, (name, holder) in perform(call).items():
+                if token.startswith(PARKED_PREFIX) and not holder.fence:
+                    # It waits: publish it now, so that a worker discards it as Celery does.
+                    perform(ParkCommands(locks.commands).unpark(name, token, publish=True))
+                else:
+                    perform(locks.commands.release(name, token, budget=renewer.patience()))
 
 
 def _tokens_of(task_id: object) -> list[str]:
     """Return the tokens that a task's messages may have; none if it cannot be a task id."""
     try:
-        return [reservation_token(task_id, again=again) for again in (False, True)]  # type: ignore[arg-type]
+        kinds: tuple[dict[str, bool], ...] = (
+            *({}, {"again": True}, {"requeued": True}),
+            {"parked": True},
+        )
+        return [reservation_token(task_id, **kind) for kind in kinds]  # type: ignore[arg-type]
     except (TypeError, UnicodeError):
         return []
 

@@ -1,7 +1,10 @@
-"""The connection to Celery: signals, remote control commands and the wrapper of ``Task.bind``.
+"""The connection to Celery: signals, remote control commands, and two wrapped methods.
 
-Importing this package connects nothing. The first LockedTask or ``@single_instance`` of a process
-calls :func:`install`, which connects everything.
+They are ``Task.bind`` and ``Celery.send_task``.
+
+Importing the modules of this package connects nothing. ``from celery_locks import LockedTask``, the
+first subclass of it, or the first ``@single_instance`` or ``leader`` of a process calls
+:func:`install`, which connects everything.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ def install() -> None:
         return
     # Here: these modules import LockedTask or this module.
     from celery_locks.core.owners import set_task_lookup
-    from celery_locks.integration import celery_events, control, decorator
+    from celery_locks.integration import celery_events, control, decorator, parking
     from celery_locks.integration import current_execution as current
+    from celery_locks.integration import leader as leaders
     from celery_locks.integration import startup_log as startup
-    from celery_locks.integration.internals import on_bind
+    from celery_locks.integration.internals import on_bind, on_send_task
     from celery_locks.integration.revoked import release_on_revoke
+    from celery_locks.integration.send_task import publish_by_name
 
     on_bind(decorator.lock_if_marked)
+    on_send_task(publish_by_name)
     set_task_lookup(current.current_task_holder)
     signals.worker_init.connect(current.find_plain_tasks)
     signals.worker_process_init.connect(current.find_plain_tasks)
@@ -40,6 +46,10 @@ def install() -> None:
     signals.worker_init.connect(celery_events.send_events_of_worker)
     signals.worker_init.connect(release_on_revoke)
     signals.worker_ready.connect(startup.log_locks)
+    signals.worker_ready.connect(leaders.start_leaders)
+    signals.worker_shutdown.connect(leaders.stop_leaders)
+    signals.worker_ready.connect(parking.start_polling)
+    signals.worker_shutdown.connect(parking.stop_polling)
     signals.task_revoked.connect(_release_revoked)
     at_end_of_child(_finish_releases)
     _is_installed = True

@@ -61,7 +61,8 @@ def _summary(options: Iterable[LockOptions], tasks: int) -> str:
     counts = [(len(found) - by_id, "by key"), (by_id, "by task id")]
     parts = ", ".join(f"{count} {kind}" for count, kind in counts if count)
     are = "is" if len(found) == 1 else "are"
-    return f"ttl {ttl} s; {len(found)} of {tasks} tasks {are} locked ({parts or 'none'})"
+    noun = "task" if tasks == 1 else "tasks"
+    return f"ttl {ttl} s; {len(found)} of {tasks} {noun} {are} locked ({parts or 'none'})"
 
 
 def _check_server(locks: AppLocks) -> None:

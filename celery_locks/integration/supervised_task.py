@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.core.lease import BaseLease
+from celery_locks.core.lease import BaseLease, part_token
 from celery_locks.integration.app_locks import AppLocks
 from celery_locks.integration.visibility_timeout import UnackedMessage
 from celery_locks.types import Revocation
@@ -23,6 +23,7 @@ class SupervisedTask:
     ttl: float = 0.0  # 0, and no ``locks``, until the options are loaded
     message: UnackedMessage | None = None
     name: str | None = None
+    also: tuple[str, ...] = ()  # the further locks that it acquired together
     task: str | None = None
     task_id: str | None = None
     is_dead: bool = False
@@ -36,6 +37,12 @@ class SupervisedTask:
         self.token: str = request.lock_token
         self.in_child = in_child
         self.due = now() + FIRST_LOOKUP
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """The names and tokens of all its locks; none until the name is known."""
+        further = [(it, part_token(self.token, n)) for n, it in enumerate(self.also, start=1)]
+        return [(self.name, self.token), *further] if self.name else []
 
     @property
     def pid(self) -> int | None:

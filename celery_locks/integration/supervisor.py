@@ -17,7 +17,6 @@ called by both, and may be. On a system without pidfd, Celery reports the loss o
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import os
 import signal
@@ -42,8 +41,6 @@ from celery_locks.integration.supervised_task import (
 from celery_locks.integration.visibility_timeout import BROKER_THREAD, UnackedMessage, VisibilityJob
 from celery_locks.printable_text import printable
 from celery_locks.types import LockSpec
-
-logger = logging.getLogger("celery_locks")
 
 _SECOND_LOOKUP = 0.25
 # Seconds until the next try after an unexpected error.
@@ -114,8 +111,8 @@ class ChildSupervisor:
         """Stop supervising a task whose ``finally`` ran: the child has released."""
         entry = self._supervised.pop(token, None)
         # Without a name the renewer does not have it, or _on_found discards it.
-        if entry and entry.name:
-            renewer.discard(token)
+        for _, part in entry.parts if entry else ():
+            renewer.discard(part)
 
     def on_child_lost(self, token: str) -> None:
         """Release what a dead child held; the pidfd usually reported its death before Celery."""
@@ -199,10 +196,10 @@ class ChildSupervisor:
         """Look the tokens up in one shard; one by one if a reply cannot be read."""
         try:
             call = locks.commands.locate(root, list(entries), renewer.patience())
-            found = locks.background_store.perform(call)
+            found = locks.operations.background_store.perform(call)
         except LockUnavailable as error:
             about = (len(entries), printable(str(error)))
-            logger.warning("the locks of %d tasks are not known yet: %s", *about)
+            renewer.reports.warning("the locks of %d tasks are not known yet: %s", *about)
             return False
         except Exception:  # noqa: BLE001
             if len(entries) == 1:
@@ -221,24 +218,28 @@ class ChildSupervisor:
     def _on_found(self, entry: SupervisedTask, name: str, holder: Any) -> None:
         if holder.fence == 0 and not entry.is_dead:
             return  # it still waits for the lock
+        entry.also = holder.also
         entry.name, entry.task, entry.task_id = name, holder.task, holder.task_id
         if entry.pid is None:
             entry.found_pid = holder.pid
             self._watch(entry)
         if not entry.is_dead:
-            self._start_renewing(entry, name, holder)
+            self._start_renewing(entry, holder)
             if entry.token not in self._supervised:  # the main thread removed it meanwhile
-                renewer.discard(entry.token)
+                for _, token in entry.parts:
+                    renewer.discard(token)
 
-    def _start_renewing(self, entry: SupervisedTask, name: str, holder: Any) -> None:
+    def _start_renewing(self, entry: SupervisedTask, holder: Any) -> None:
         def notify(*_: Any) -> None:
             self._notify_child(entry)
 
-        spec = LockSpec(name, entry.ttl)
-        lease = SupervisedLease(spec, entry.token, holder.fence, now(), notify)
-        lease.on_stop = notify
-        lease.task, lease.task_id = holder.task, holder.task_id
-        renewer.add(lease, entry.locks.background_store, entry.locks.commands, due=now())
+        store, commands = entry.locks.operations.background_store, entry.locks.commands
+        for name, token in entry.parts:
+            spec = LockSpec(name, entry.ttl)
+            lease = SupervisedLease(spec, token, holder.fence, now(), notify)
+            lease.on_stop = notify
+            lease.task, lease.task_id = holder.task, holder.task_id
+            renewer.add(lease, store, commands, due=now())
 
     def _release_or_postpone(self, entry: SupervisedTask) -> None:
         """Release a dead task's lock, or set the time of the next lookup."""
@@ -256,13 +257,14 @@ class ChildSupervisor:
             entry.due = now() + _SECOND_LOOKUP
             return
         self.remove(entry.token)
-        if entry.name:
-            self._release(entry, entry.name)
+        for name, token in entry.parts:
+            self._release(entry, name, token)
 
-    def _release(self, entry: SupervisedTask, name: str) -> None:
+    def _release(self, entry: SupervisedTask, name: str, token: str) -> None:
         about: dict[str, Any] = {"task": entry.task, "task_id": entry.task_id}
-        events.emit("freed", name, entry.token, pid=entry.pid, **about)
-        entry.locks.release_later(name, entry.token, entry.ttl, f"process {entry.pid} died")
+        events.emit("freed", name, token, pid=entry.pid, **about)
+        note = f"process {entry.pid} died"
+        entry.locks.operations.release_later(name, token, entry.ttl, history_note=note)
 
     def _notify_child(self, entry: SupervisedTask) -> None:
         """Signal the child that its lease ended: it checks, and raises or marks a loss."""

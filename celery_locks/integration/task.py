@@ -1,4 +1,7 @@
-"""LockedTask: a Celery task that acquires its lock before it runs and releases it when it ends."""
+"""LockedTask: a Celery task that acquires its lock before it runs and releases it when it ends.
+
+More than 300 lines: a user reads the class from its help, so its parts are not spread.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,31 @@ from celery_locks.core.lease import Lease
 from celery_locks.core.null_lease import NullLease
 from celery_locks.errors import LockUsageError
 from celery_locks.integration import app_locks as apps
-from celery_locks.integration.app_locks import locks_of
+from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.current_execution import current_execution, current_lease
 from celery_locks.integration.execution import Execution
 from celery_locks.integration.headers import LockHeader
+from celery_locks.integration.hold_in_task import EndRun
 from celery_locks.integration.internals import registered_task
-from celery_locks.integration.is_pending import pending
 from celery_locks.integration.lock_name import lock_name, parameters_of
-from celery_locks.integration.publishing import mark_as_sent, publish
+from celery_locks.integration.publishing import publish_call
 from celery_locks.integration.reservation import Reservation
 from celery_locks.integration.signals import install
 from celery_locks.integration.task_checks import (
     ATTRIBUTES,
     MISPLACED,
+    check_fair_by,
+    check_rates,
     check_task,
     refuse_coroutine,
     refuse_misplaced,
     refuse_unprefixed,
 )
 from celery_locks.options import LockOptions
+from celery_locks.types import Holder
 
 MARK = "__celery_locks__"
-_UNLOCKED = LockOptions(enabled=False)
+UNLOCKED = LockOptions(enabled=False)
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult, EagerResult
@@ -106,14 +112,16 @@ class LockedTask(_TypedTask[P, R_co]):
             lock_options.checked({name.removeprefix("lock_"): None}, where)
         refuse_unprefixed(vars(cls), where)
         cls._lock_wraps_call = super().__call__ is not Task.__call__
-        if isinstance(options.get("key"), staticmethod):
-            options["key"] = options["key"].__func__
+        for option in ("key", "limit"):
+            if isinstance(options.get(option), staticmethod):
+                options[option] = options[option].__func__
         run = vars(cls).get("run")  # Celery makes it a staticmethod, unless the task is bound
         run = getattr(run, "__func__", run)
         if options.get("enabled", True):
             refuse_coroutine(run, where)
-        cls._lock_own = {**getattr(run, MARK, {}), **lock_options.checked(options, where)}
-        cls._lock_values = {**cls._lock_values, **cls._lock_own}
+        own = lock_options.checked(options, where)
+        cls._lock_own = lock_options.merged(getattr(run, MARK, {}), own)
+        cls._lock_values = lock_options.merged(cls._lock_values, cls._lock_own)
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -135,7 +143,7 @@ class LockedTask(_TypedTask[P, R_co]):
     def lock_options(self, call_options: Mapping[str, Any] | None = None) -> LockOptions:
         """Combine the options of the settings, the task and the call; the later ones win."""
         if apps.unlocked_blocks:
-            return _UNLOCKED
+            return UNLOCKED
         defaults = locks_of(self.app).settings.task
         if call_options:
             return lock_options.combined(defaults, self._lock_values, call_options)
@@ -148,6 +156,14 @@ class LockedTask(_TypedTask[P, R_co]):
     def lock(self) -> Lease | NullLease:
         """The lease of this execution; if it runs unlocked, one whose check() passes."""
         return current_lease() or NullLease()
+
+    @property
+    def locks(self) -> AppLocks:
+        """The locks of the app. In the body, ``hold`` may end the run if others hold the lock.
+
+        with self.locks.hold("repository:7", on_conflict="requeue"): ...
+        """
+        return locks_of(self.app)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         request = self.request
@@ -174,6 +190,9 @@ class LockedTask(_TypedTask[P, R_co]):
         except Retry:
             execution.reservation.pass_on()  # to the next attempt
             raise
+        except EndRun as end:
+            ended: R_co = execution.on_end_run(end)
+            return ended
         finally:
             execution.reservation.release()
             execution.forget_request()
@@ -195,24 +214,28 @@ class LockedTask(_TypedTask[P, R_co]):
         if not MISPLACED.isdisjoint(options):
             refuse_misplaced(self, options)
         if lock is not None:
-            options = _with_lock(self, lock, options)
-        values = self.lock_options(LockHeader.read(options.get("headers")).options)
+            options = with_lock(self, lock, options)
+        if execution := current_execution():
+            options = with_publisher(execution, options)
         send = super().apply_async
-        if values.scope == "running":
-            result: AsyncResult[R_co] = mark_as_sent(send(args, kwargs, **options))
-            return result
-        return publish(
-            self, values, args, kwargs, options, lambda final: send(args, kwargs, **final)
-        )
+
+        def send_call(final: dict[str, Any], call: Any = (args, kwargs)) -> Any:
+            return send(*call, **final)
+
+        result: AsyncResult[R_co] = publish_call(self, args, kwargs, options, send_call)
+        return result
 
     def pending(self, *args: Any, **kwargs: Any) -> Literal["queued", "running"] | None:
         """Tell whether a call with these arguments is queued or running; publishes nothing."""
-        return pending(self, self.lock_options(), args, kwargs)
+        options = self.lock_options()
+        name = lock_name(self, options, args, kwargs) if options.enabled else None
+        return locks_of(self.app).find_call(name, options.scope) if name else None
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str | None:
         """Return the lock name for a call with these arguments, as ``Locks.hold`` takes it.
 
-        None for a task that is locked by its id.
+        None for a task that is locked by its id, and for a call that is not locked because the key
+        function returns None.
         """
         options = lock_options.combined(settings.task_options(self.app), self._lock_values)
         return lock_name(self, options, args, kwargs)
@@ -228,7 +251,7 @@ class LockedTask(_TypedTask[P, R_co]):
         if not MISPLACED.isdisjoint(options):
             refuse_misplaced(self, options)
         if lock is not None:
-            options = _with_lock(self, lock, options)
+            options = with_lock(self, lock, options)
         return super().apply(args, kwargs, *positional, **options)
 
     def on_replace(self, sig: Any) -> Any:
@@ -237,9 +260,13 @@ class LockedTask(_TypedTask[P, R_co]):
         Otherwise it would be taken for a copy of the message that it replaces.
         """
         nesting = (self.request.replaced_task_nesting or 0) + 1
-        link = sig
+        execution, link = current_execution(), sig
         while link := _last_link(link):
-            link["options"] = {**(link.get("options") or {}), "replaced_task_nesting": nesting}
+            options = {**(link.get("options") or {}), "replaced_task_nesting": nesting}
+            # Another run publishes this link, so the fences are added now.
+            own = {**options, "task_id": self.request.id}
+            headers = with_publisher(execution, own).get("headers") if execution else None
+            link["options"] = {**options, **({"headers": headers} if headers else {})}
         return super().on_replace(sig)
 
     def after_return(self, *outcome: Any) -> None:
@@ -277,21 +304,53 @@ _OWN = {"lock_options", "lock_name", "lock"}
 _POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 
 
-def _with_lock(task: Any, lock: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def with_lock(
+    task: Any, lock: Mapping[str, Any], options: dict[str, Any], call: str = "apply_async"
+) -> dict[str, Any]:
+    """Return the options of a call with a header that has its lock options."""
     headers = options.get("headers")
-    header = replace(LockHeader.read(headers), options=_checked_for_call(task, lock))
+    header = replace(LockHeader.read(headers), options=_checked_for_call(task, lock, call))
     return {**options, "headers": header.write(headers)}
 
 
-def _checked_for_call(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_publisher(execution: Execution, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a call with a header that names the run which publishes it.
+
+    Only for the next attempt of the same job, a retry or a replacement: it takes the lock over from
+    that run and from no other.
+    """
+    task_id = options.get("task_id")
+    retries, replaced = options.get("retries") or 0, options.get("replaced_task_nesting") or 0
+    attempt = Holder(retries=retries, replaced=replaced).attempt
+    fences = execution.fences_for(task_id, attempt) if task_id else ()
+    if not fences:
+        return options
+    headers = options.get("headers")
+    header = replace(LockHeader.read(headers), published_by=fences)
+    return {**options, "headers": header.write(headers)}
+
+
+def _checked_for_call(task: Any, options: Mapping[str, Any], call: str) -> dict[str, Any]:
     """Check the options of one call; they travel in a header, so they must be plain values."""
-    where = f"task {task.name}: apply_async(lock=…)"
+    where = f"task {task.name}: {call}(lock=…)"
     values = lock_options.checked(options, where)
     key = values.get("key")
-    if callable(key):
+    templates: Any = key if lock_options.is_several(key) else [key]
+    if any(map(callable, templates)):
         raise LockUsageError(f"{where}: a key for one call must be a text")
-    if key is not None:
-        parameters_of(task).check(key, where)
+    if callable(values.get("limit")):
+        raise LockUsageError(f"{where}: a limit for one call must be a number")
+    if callable(values.get("arguments")):
+        raise LockUsageError(f"{where}: arguments for one call must be 'last' or 'first'")
+    for template in templates if key is not None else ():
+        parameters_of(task).check(template, where)
+    if callable(values.get("fair_by")):
+        raise LockUsageError(f"{where}: fair_by for one call must be a text")
+    check_fair_by(task, values.get("fair_by"), where)
+    rules = values.get("rates", ())
+    if any(callable(part) for rule in rules for part in rule):
+        raise LockUsageError(f"{where}: the rates of one call must have no functions")
+    check_rates(task, rules, where)
     lock_options.refuse_idle(values, task.lock_options(values), where)
     return values
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_locks import options as lock_options
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.internals import is_decorated
-from celery_locks.integration.lock_name import BY_ARGUMENTS, parameters_of
+from celery_locks.integration.lock_name import BY_ARGUMENTS, GROUP, parameters_of
+from celery_locks.rates import RateRule
 
 ATTRIBUTES = {f"lock_{name}": name for name in lock_options.WORDS}
 # Names that can only mean a lock option, and that Celery would ignore.
-_UNMISTAKABLE = {"on_conflict", "on_lost", "on_unavailable", "on_stop", "at_least", "pending_ttl"}
+_UNMISTAKABLE = {
+    *("on_conflict", "on_lost", "on_unavailable", "on_stop", "at_least", "pending_ttl"),
+    "once_failed",
+}
 MISPLACED = frozenset({*ATTRIBUTES, *_UNMISTAKABLE})
 
 
@@ -45,13 +49,37 @@ def refuse_coroutine(function: Any, where: str) -> None:
         )
 
 
+def check_rates(task: Any, rules: Sequence[RateRule], where: str) -> None:
+    """Refuse keys and functions of rates that do not fit the task's parameters."""
+    for rule in rules:
+        for option, function in (("key", rule.key), ("rate", rule.rate), ("cost", rule.cost)):
+            if callable(function):
+                parameters_of(task).check_function(function, option, where)
+        if isinstance(rule.key, str):
+            parameters_of(task).check(rule.key, where)
+
+
+def check_fair_by(task: Any, fair_by: lock_options.Key | None, where: str) -> None:
+    """Refuse a template or function for ``fair_by`` that does not fit the task's parameters."""
+    if callable(fair_by):
+        parameters_of(task).check_function(fair_by, "fair_by", where)
+    elif isinstance(fair_by, str):
+        parameters_of(task).check(GROUP + fair_by, where)
+
+
 def check_task(task: Any, app: Any) -> None:
     """Check a task's options when it is created: its key fits, every option has an effect."""
     where, key = f"task {task.name}", task._lock_values.get("key")
-    if callable(key):
-        parameters_of(task).check_function(key, where)
-    elif key is not None and key != BY_ARGUMENTS:
-        parameters_of(task).check(key, where)
+    for option in ("key", "limit"):
+        value = task._lock_values.get(option)
+        for function in value if lock_options.is_several(value) else [value]:
+            if callable(function):
+                parameters_of(task).check_function(function, option, where)
+    for template in key if lock_options.is_several(key) else [key]:
+        if isinstance(template, str) and template != BY_ARGUMENTS:
+            parameters_of(task).check(template, where)
+    check_fair_by(task, task._lock_values.get("fair_by"), where)
+    check_rates(task, task._lock_values.get("rates", ()), where)
     if task._lock_own:
         try:
             defaults = settings.task_options(app)

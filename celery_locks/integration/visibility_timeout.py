@@ -6,7 +6,6 @@ kombu redelivers an unacknowledged message after the visibility timeout. While a
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,6 @@ from celery_locks.errors import LockUnavailable
 from celery_locks.integration.internals import RedisChannel
 from celery_locks.printable_text import printable
 from celery_locks.store.broker import BrokerStore
-
-logger = logging.getLogger("celery_locks")
 
 # The background thread of the job below.
 BROKER_THREAD = "broker"
@@ -50,7 +47,7 @@ class UnackedMessage:
         except Exception as error:  # noqa: BLE001 (the supervisor's other work must go on)
             self.due = now() + min(1.0, self.interval)
             if isinstance(error, LockUnavailable):
-                logger.warning(_FAILED, printable(str(error)))
+                renewer.reports.warning(_FAILED, printable(str(error)))
             else:
                 renewer.reports.failure(_FAILED, printable(str(error)))
 

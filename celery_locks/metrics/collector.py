@@ -49,7 +49,12 @@ _GAUGES = {
     "oldest": Gauge("oldest_hold_seconds", "Age of the oldest lock that is held now, in seconds."),
     "queued": Gauge("queued", "Number of messages in the queue that already have their lock."),
     "waiting": Gauge("waiting", "Number of callers that wait for a lock now."),
+    "parked": Gauge("parked_messages", "Number of messages that are parked for a lock now."),
+    "oldest_parked": Gauge(
+        "oldest_parked_seconds", "Seconds for which the oldest parked message waits now."
+    ),
 }
+_PAUSED = "Number of locks, of patterns of lock names and of rates that operators have paused."
 _UP = "1 if the lock server answered this scrape, else 0."
 
 
@@ -127,6 +132,8 @@ def families(
         yield _counter(series, counts, known)
     for series in HISTOGRAMS:
         yield _histogram(series, counts)
+    paused = sum(tally.paused for tally in tallies.values())
+    yield GaugeMetricFamily(f"{PREFIX}paused", _PAUSED, paused)
     for field, gauge in _GAUGES.items():
         family = GaugeMetricFamily(PREFIX + gauge.name, gauge.help, labels=["task"])
         for task in known:

@@ -14,6 +14,7 @@ from celery_locks.admin.metric_sums import MetricField
 from celery_locks.core.lease import NOT_ON_SERVER
 from celery_locks.events import LockEvent
 from celery_locks.options import OnConflict, OnPublish
+from celery_locks.rates import OnLimit
 from celery_locks.types import RESERVATION_PREFIX
 
 
@@ -40,6 +41,9 @@ COUNTERS = {
         get_args(OnConflict),
     ),
     "deadlocks": Counter("Number of waits that were given up because they closed a cycle."),
+    "limits_differ": Counter(
+        "Number of times that a caller found holders of its lock with another limit than its own."
+    ),
     "lost": Counter(
         "Number of locks that were lost while their holder was still working.",
         "reason",
@@ -51,6 +55,16 @@ COUNTERS = {
     "unlocked": Counter("Number of tasks that ran or were published without their lock."),
     "skipped": Counter("Number of tasks that did not run because their lock was busy."),
     "requeued": Counter("Number of times that a task was put back into the queue."),
+    "parked": Counter("Number of times that a task was parked to wait for its lock."),
+    "woken": Counter("Number of times that a parked task was published because it was its turn."),
+    "wake_repeats": Counter(
+        "Number of times that a parked task was published again, as it was not confirmed in time."
+    ),
+    "limited": Counter(
+        "Number of times that a rate did not let a task start at once.",
+        "decision",
+        get_args(OnLimit),
+    ),
     "already_done": Counter("Number of calls whose work was already done."),
     "enqueued": Counter("Number of messages that acquired their lock when they were published."),
     "duplicates": Counter(
@@ -69,17 +83,24 @@ HISTOGRAMS = {
         "Seconds from the acquisition of a lock to its release.",
         (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400),
     ),
+    "delay": Histogram(
+        "Seconds by which a rate delayed the start of a task.",
+        (0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
+    ),
 }
 
 # Events that add one to one counter; `counted` has the others.
 _PLAIN = {
     "deadlock": "deadlocks",
+    "limits_differ": "limits_differ",
     "freed": "freed",
     "suspended": "renew_failures",
     "unavailable": "unavailable",
     "unlocked": "unlocked",
     "skipped": "skipped",
     "requeued": "requeued",
+    "parked": "parked",
+    "woken": "woken",
     "already_done": "already_done",
 }
 INFINITY = "+Inf"
@@ -105,12 +126,18 @@ def counted(event: LockEvent) -> Iterator[tuple[MetricField, int]]:
             yield from _observed("hold", task, detail.get("held_for", 0.0))
         case "conflict" if not is_message:
             yield MetricField("conflicts", task, detail.get("policy", "")), 1
+        case "limited":
+            yield MetricField("limited", task, detail.get("decision", "")), 1
+            if detail.get("decision") == "delay":
+                yield from _observed("delay", task, detail.get("pause", 0.0))
         case "lost":
             yield MetricField("lost", task, _reason(event)), 1
         case "duplicate":
             yield MetricField("duplicates", task, detail.get("decision", "")), 1
         case plain if plain in _PLAIN:
             yield MetricField(_PLAIN[plain], task), 1
+            if detail.get("is_repeat"):
+                yield MetricField("wake_repeats", task), 1
 
 
 def _observed(series: str, task: str, seconds: float) -> Iterator[tuple[MetricField, int]]:

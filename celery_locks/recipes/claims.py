@@ -15,8 +15,8 @@ from celery_locks.errors import LockUsageError
 from celery_locks.recipes.idempotent import JSON, acquire_once, release, release_failed
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.store.calls import Operation
+from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands
-from celery_locks.store.commands.requests import Mark
 from celery_locks.types import LockSpec
 from celery_locks.validation import CLAIMED, Wait
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 from celery_locks import events, logs, name_from_arguments
 from celery_locks.clock import now
 from celery_locks.core.aio import AsyncLocks
-from celery_locks.core.idempotency import Codec, Once, Repeat, split_mark
+from celery_locks.core.idempotency import Codec, Once, Repeat, failure_of, split_mark
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.locks import Locks
 from celery_locks.core.owners import current_holder
@@ -21,11 +21,11 @@ from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.skipped import REASONS
 from celery_locks.store.calls import Operation
+from celery_locks.store.commands.locks import AcquireExtras, Mark
 from celery_locks.store.commands.recipes import CompletedPage, RecipeCommands
 from celery_locks.store.commands.replies import Completed
-from celery_locks.store.commands.requests import AcquireExtras, Mark
 from celery_locks.types import Conflict, LockSpec
-from celery_locks.validation import Wait, check_ttl, patience_of
+from celery_locks.validation import Wait, check_seconds, check_ttl, patience_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[..., str]
@@ -42,12 +42,14 @@ def idempotent(
     reuse: Reuse = "failed_only",
     wait: Wait | None = None,
     lock_ttl: float = 30.0,
+    once_failed: float = 0.0,
 ) -> Callable[[F], F]:
     """Run the work for a key once in ``ttl`` seconds; a repeat gets the saved result.
 
     If the result cannot be saved (not serialisable, or over 64 kB), a repeat gets ``{"skipped":
-    True, "reason": "already_done"}``. A failure leaves no mark. ``reuse`` says what may run again
-    (``core/idempotency.py``).
+    True, "reason": "already_done"}``. A failure leaves no mark; with ``once_failed``, a call within
+    that many seconds gets ``{"skipped": True, "reason": "already_failed", "error": …, "failed_at":
+    …}``. ``reuse`` says what may run again (``core/idempotency.py``).
 
     Pass ``Locks`` for a function, ``AsyncLocks`` for a coroutine. While another caller runs the
     work, a call waits for ``wait`` seconds and then raises ``LockConflict``. On a task, above or
@@ -57,17 +59,20 @@ def idempotent(
     check_lifetime("ttl of @idempotent", ttl)
     if reuse not in REUSES:
         raise LockUsageError(f"reuse is {reuse!r}; write {' or '.join(map(repr, REUSES))}")
+    check_seconds("once_failed", once_failed)
+    if once_failed and reuse != "failed_only":
+        raise LockUsageError(f"once_failed has no effect with reuse={reuse!r}; leave reuse out")
     if not callable(key):
         check_key("key of @idempotent", key)
     check_ttl(lock_ttl, "lock_ttl of @idempotent")
     patience_of(wait)
     if locks is None:
-        return _decorate_task(key, ttl, reuse, wait, lock_ttl)
+        return _decorate_task(key, ttl, reuse, wait, lock_ttl, once_failed)
     if not isinstance(locks, Locks | AsyncLocks):
         raise LockUsageError(f"@idempotent needs Locks or AsyncLocks, not {locks!r}")
 
     def decorate(function: F) -> F:
-        work = _Work(function, key, ttl, reuse, wait, lock_ttl)
+        work = _Work(function, key, ttl, reuse, wait, lock_ttl, once_failed)
         wrapped = (
             _decorate_async(locks, work)
             if isinstance(locks, AsyncLocks)
@@ -79,15 +84,16 @@ def idempotent(
 
 
 def _decorate_task(
-    key: Key, ttl: float, reuse: Reuse, wait: Wait | None, lock_ttl: float
+    key: Key, ttl: float, reuse: Reuse, wait: Wait | None, lock_ttl: float, once_failed: float
 ) -> Callable[[F], F]:
     from celery_locks.integration.decorator import single_instance
 
-    if wait is None:
-        return single_instance(key=key, once=ttl, reuse=reuse, ttl=lock_ttl)
-    return single_instance(
-        key=key, once=ttl, reuse=reuse, ttl=lock_ttl, wait=wait, on_conflict="wait"
-    )
+    options: dict[str, Any] = {"once": ttl, "reuse": reuse, "ttl": lock_ttl}
+    if once_failed:
+        options["once_failed"] = once_failed
+    if wait is not None:
+        options |= {"wait": wait, "on_conflict": "wait"}
+    return single_instance(key=key, **options)
 
 
 class _Work:
@@ -101,6 +107,7 @@ class _Work:
         reuse: Reuse,
         wait: Wait | None,
         lock_ttl: float,
+        once_failed: float,
     ) -> None:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise LockUsageError(
@@ -109,7 +116,7 @@ class _Work:
             )
         self.function = function
         self._key, self._ttl, self._reuse = key, ttl, reuse
-        self._wait, self._lock_ttl = wait, lock_ttl
+        self._wait, self._lock_ttl, self._once_failed = wait, lock_ttl, once_failed
         self._parameters = name_from_arguments.Parameters(function)
         if isinstance(key, str):
             self._parameters.check(key, f"@idempotent of {function.__qualname__}")
@@ -118,9 +125,12 @@ class _Work:
         if isinstance(self._key, str):
             name = self._parameters.name(self._key, args, kwargs)
         else:
-            name = name_from_arguments.from_callable(self._key, args, kwargs)
+            found = name_from_arguments.from_callable(self._key, args, kwargs)
+            if found is None:
+                raise LockUsageError("the key function returned None; @idempotent needs a key")
+            name = found
         spec = LockSpec(name, self._lock_ttl, wait=self._wait)
-        return spec, Once(f"o:{name}", self._ttl, self._reuse, JSON)
+        return spec, Once(f"o:{name}", self._ttl, self._reuse, JSON, self._once_failed)
 
 
 def _decorate_sync(locks: Locks, work: _Work) -> Callable[..., Any]:
@@ -225,12 +235,16 @@ def release(
 
 
 class DoneWork(NamedTuple):
-    """A key whose work is completed; ``state`` is its reason code, ``size`` that of the result."""
+    """A key whose work is completed or failed; ``state`` is its reason code.
+
+    ``size`` is that of the result; ``error`` is the one that failed work ended with, if known.
+    """
 
     key: str
     state: str
     size: int
     lapses_in: float
+    error: str = ""
 
 
 def done_work(locks: Locks) -> Iterator[DoneWork]:
@@ -241,9 +255,11 @@ def done_work(locks: Locks) -> Iterator[DoneWork]:
         for name, left, head, size in page.found:
             if name not in seen:
                 seen.add(name)
-                token, kind, _ = split_mark(head.decode(errors="replace"))
-                body = max(0, size - len(token) - 2)
-                yield DoneWork(name, REASONS.get(kind, "already_done"), body, left)
+                token, kind, text = split_mark(head.decode(errors="replace"))
+                body = max(0, size - len(token) - 2) if kind == "r" else 0
+                failure = failure_of(kind, text)
+                error = failure.error if failure else text if kind == "f" else ""
+                yield DoneWork(name, REASONS.get(kind, "already_done"), body, left, error)
         cursor = page.cursor
         if not cursor:
             return

@@ -1,9 +1,9 @@
 """The effects that operations request from a store, as values, and the protocol of a store.
 
 A command is a :class:`Call`: a value with what to send and how to read the reply. An operation is a
-generator: it yields effects (calls, :class:`Subscribe`, :class:`WaitForHandover`) and receives
-their results. A store *performs* an effect, a sync one by blocking, an async one by awaiting. So
-sync and async share everything but the await.
+generator: it yields effects (calls, :class:`Subscribe`, :class:`WaitForHandover`, :class:`Sleep`)
+and receives their results. A store *performs* an effect, a sync one by blocking, an async one by
+awaiting. So sync and async share everything but the await.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Protocol, TypeVar
 
-from celery_locks.store.packing import Arg, Reply
-from celery_locks.store.scripts import PlainCommand, Script
+from celery_locks.store.scripts import Arg, PlainCommand, Script
 
 T = TypeVar("T")
 
@@ -70,7 +69,14 @@ class WaitForHandover:
     seconds: float
 
 
-Effect = Call | Subscribe | WaitForHandover
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Sleep for some seconds."""
+
+    seconds: float
+
+
+Effect = Call | Subscribe | WaitForHandover | Sleep
 Operation = Generator[Effect, Any, T]
 
 
@@ -138,17 +144,3 @@ async def run_async(
     except StopIteration as done:
         value: T = done.value
         return value
-
-
-__all__ = [
-    "AsyncStore",
-    "Call",
-    "Effect",
-    "Operation",
-    "Reply",
-    "Store",
-    "Subscribe",
-    "WaitForHandover",
-    "run_async",
-    "run_sync",
-]

@@ -8,12 +8,29 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import redis.exceptions as redis_errors
 
 from celery_locks.errors import ServerRefused, ServerTooOld
 from celery_locks.store.connection_config import Address, ServerConfig, describe_address
-from celery_locks.store.packing import Reply, error_reply
 
 MINIMUM = (6, 2)
+
+# redis-py removes the code from the text of these errors and makes it a class.
+_CODES = {
+    redis_errors.NoScriptError: "NOSCRIPT",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.AskError: "ASK",
+    redis_errors.MovedError: "MOVED",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ClusterCrossSlotError: "CROSSSLOT",
+}
 
 # A command with more than ten arguments is refused in words of its own before any login; a command
 # inside a script in other words on each server.
@@ -36,6 +53,23 @@ _REFUSALS = {
 _TLS_FILES = "is not asked: a file of ssl_ca_certs, ssl_certfile or ssl_keyfile cannot be used"
 _TLS_FAILS = "and we cannot agree on TLS; is it a TLS port, and are the ssl_… options right?"
 _PASSING_TLS_ERRORS = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """An error that the server replied with; ``code`` is its first word.
+
+    It is a value and not raised, because the router decides what it means.
+    """
+
+    text: str
+
+    @property
+    def code(self) -> str:
+        return self.text.split(" ", 1)[0]
+
+
+Reply = None | int | bytes | ErrorReply | list["Reply"]
 
 
 class ConnectionFailed(Exception):
@@ -104,3 +138,17 @@ def check_version(address: Address, info: Reply) -> None:
             f"the lock server at {describe_address(address)} is Redis {version[0]}.{version[1]}; "
             f"{MINIMUM[0]}.{MINIMUM[1]} is the oldest that works"
         )
+
+
+def error_reply(error: Exception) -> ErrorReply | None:
+    """Return the server's error reply that redis-py raised as ``error``; None if it was no reply.
+
+    Two of them are no ResponseError to redis-py, and it has closed the connection after them.
+    """
+    text = str(error)
+    if isinstance(error, redis_errors.AuthenticationError):
+        return ErrorReply(f"{'NOAUTH' if 'required' in text else 'WRONGPASS'} {text}")
+    if not isinstance(error, redis_errors.ResponseError | redis_errors.BusyLoadingError):
+        return None
+    code = _CODES.get(type(error), "")
+    return ErrorReply(text if text.startswith(code) else f"{code} {text}")

@@ -25,13 +25,16 @@ import redis.exceptions
 from celery_locks.clock import now
 from celery_locks.store.connect_errors import (
     ConnectionFailed,
+    ErrorReply,
+    Reply,
     check_version,
     connect_error,
+    error_reply,
     reason,
 )
 from celery_locks.store.connection_config import Address, ServerConfig, describe_address
 from celery_locks.store.drivers import FAILURES, TIMEOUTS, Driver
-from celery_locks.store.packing import ErrorReply, Reply, error_reply, pack
+from celery_locks.store.scripts import pack
 from celery_locks.unpatched import native_lock
 
 _SERVER_INFO = pack("INFO", "server")

@@ -18,8 +18,8 @@ import redis.exceptions
 
 from celery_locks.clock import now
 from celery_locks.store.bounded_connection import close_without_loop
+from celery_locks.store.connect_errors import Reply
 from celery_locks.store.connection_config import Address, ServerConfig
-from celery_locks.store.packing import Reply
 
 T = TypeVar("T")
 

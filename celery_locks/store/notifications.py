@@ -14,10 +14,16 @@ import math
 from typing import Any
 
 from celery_locks.clock import now
-from celery_locks.store.connect_errors import ConnectionFailed, reason, refused_because
+from celery_locks.store.connect_errors import (
+    ConnectionFailed,
+    Reply,
+    error_reply,
+    reason,
+    refused_because,
+)
 from celery_locks.store.connection_pool import ConnectionPool
 from celery_locks.store.drivers import FAILURES, TIMEOUTS
-from celery_locks.store.packing import Reply, error_reply, pack
+from celery_locks.store.scripts import pack
 
 logger = logging.getLogger("celery_locks")
 

@@ -23,7 +23,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.forking import run_after_fork
 from celery_locks.store import connection_config as servers
 from celery_locks.store import url as urls
-from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
+from celery_locks.store.calls import Call, Effect, Sleep, Subscribe, WaitForHandover
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.connection_config import Address, ServerConfig
 from celery_locks.store.connection_pool import ConnectionPools
@@ -65,6 +65,9 @@ class _Connections:
     def perform(self, effect: Effect) -> Coroutine[Any, Any, Any]:
         if isinstance(effect, Call):
             return self._router.perform(effect)
+        if isinstance(effect, Sleep):
+            sleep: Coroutine[Any, Any, None] = self.driver.sleep(effect.seconds)
+            return sleep
         return self._subscribe(effect) if isinstance(effect, Subscribe) else self._wait(effect)
 
     async def _subscribe(self, effect: Subscribe) -> str | None:

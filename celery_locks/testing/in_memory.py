@@ -4,6 +4,7 @@ The store is the real one on fakeredis, which runs the same scripts as a server.
 ``task.apply()`` or with ``task_always_eager``. Differences from a worker:
 
 - ``on_conflict="requeue"`` raises ``LockConflict``: there is no message to requeue.
+- ``on_limit="delay"`` of a rate raises ``RateLimited``, for the same reason.
 - The tasks of a chain run one by one and do not know the chain, so a skipped task passes its value
   on to the next.
 - ``on_conflict="wait"`` without ``wait`` waits as long as ``hold_lock`` around it holds: for ever.
@@ -134,6 +135,8 @@ def lock_name_of(task: LockedTask[..., Any], *args: Any, **kwargs: Any) -> str:
     options = combined(_settings_of(task.app).task, task._lock_values)
     name = lock_name(task, options, args, kwargs)
     if name is None:
+        if callable(options.key):
+            raise LockUsageError(f"task {task.name} is not locked: its key function returned None")
         raise LockUsageError(f"task {task.name} is locked by its id, which is new for each call")
     return name
 

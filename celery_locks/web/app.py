@@ -16,10 +16,9 @@ from starlette.routing import Route
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.web.auth import Authenticator, Authorize, Principal, make_authenticator
-from celery_locks.web.client_address import address_of, network_of
 from celery_locks.web.context import WebContext
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
-from celery_locks.web.middleware import Guard, RequestLimit, mount_path
+from celery_locks.web.middleware import Guard, RequestLimit, address_of, mount_path, network_of
 from celery_locks.web.openapi import describe_api
 from celery_locks.web.params import Params, parse_body, parse_query, read_body
 from celery_locks.web.responses import HttpError, error_response, json_response

@@ -1,4 +1,7 @@
-"""The table of REST endpoints, for the routes and for the OpenAPI document."""
+"""The table of REST endpoints, for the routes and for the OpenAPI document.
+
+More than 300 lines: it is one table.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from celery_locks.admin import QUEUED_FOR, TIMES_USUAL, LockState
+from celery_locks.validation import MAX_LIMIT, MAX_SECONDS
 from celery_locks.web import handlers
 from celery_locks.web.context import WebContext
-from celery_locks.web.params import TOKEN, HoldersParam, Param, Params
+from celery_locks.web.params import TOKEN, HoldersParam, Param, Params, RateParam
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ _LIST_PARAMS = (
     Param(
         "state",
         "text",
-        "Held, waited for, queued, or suspect (its holder may be dead).",
+        "Held, waited for, queued, paused, with parked messages, or suspect (its holder may be "
+        "dead).",
         choices=(*get_args(LockState), handlers.SUSPECT),
     ),
     Param("sort", "text", "Sort key.", default="name", choices=tuple(handlers.DEFAULT_ORDERS)),
@@ -140,6 +145,32 @@ _GRACE_FOR_ALL = "Seconds that all holders get to stop before they lose their lo
 _HOLDERS = HoldersParam("holders", "text", "The holders to take locks from.", required=True)
 _KEY = Param("key", "name", "The idempotency key of the work.", required=True)
 _LOCK_NAME = _name("The lock name.", required=True)
+_NAME_OR_GLOB = _name("The lock name, or a pattern: * is any text, ? one character.", required=True)
+_EXACT = Param("exact", "flag", "Take the name literally, even with * or ?.", default=False)
+_WHY = replace(_REASON, required=True, default=None, least=1)
+_SECONDS = Param(
+    "seconds",
+    "number",
+    "Seconds after which it ends by itself; null: it has no end.",
+    least=1,
+    most=MAX_SECONDS,
+    or_null=True,
+)
+_NEW_LIMIT = Param(
+    "limit", "whole", "How many may hold the lock.", required=True, least=1, most=MAX_LIMIT
+)
+_TASK_ID = Param(
+    "task_id", "text", "Only the message of this task; null: all.", most=_MAX_TEXT, or_null=True
+)
+_RATE_NAME = _name("The name of the rate.", required=True)
+_NEW_RATE = RateParam(
+    "rate",
+    "text",
+    "The rate, as '10/m' with s, m, h or d; several with spaces between them.",
+    required=True,
+    least=1,
+    most=100,
+)
 
 ENDPOINTS = (
     Endpoint("GET", "/api/v1/me", "What you may do, and which locks these are.", handlers.me, "Me"),
@@ -239,7 +270,7 @@ ENDPOINTS = (
         "FreedMany",
         (
             _HOLDERS,
-            replace(_REASON, required=True, default=None, least=1),
+            _WHY,
             _BY,
             replace(_GRACE, about=_GRACE_FOR_ALL, or_null=False),
         ),
@@ -251,6 +282,108 @@ ENDPOINTS = (
         handlers.stop,
         "AskedToStop",
         (_LOCK_NAME, TOKEN, _REASON, _BY),
+        (404,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/locks/patterns",
+        "The patterns of lock names that are paused.",
+        handlers.patterns,
+        "Patterns",
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/pause",
+        "Let nobody acquire a lock, or those that match a pattern; their holders finish.",
+        handlers.pause,
+        "Overridden",
+        (_NAME_OR_GLOB, _WHY, _BY, _SECONDS, _EXACT),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/resume",
+        "End a pause; the next waiters get the lock.",
+        handlers.resume,
+        "Overridden",
+        (_NAME_OR_GLOB, _REASON, _BY, _EXACT),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/limit",
+        "Set how many may hold a lock, whatever its callers say.",
+        handlers.set_limit,
+        "Overridden",
+        (_LOCK_NAME, _NEW_LIMIT, _WHY, _BY, _SECONDS),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/limit/reset",
+        "Let the limits of the callers apply again.",
+        handlers.reset_limit,
+        "Overridden",
+        (_LOCK_NAME, _REASON, _BY),
+        (404,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/rates",
+        "Rates that delay callers, are pushed back, or that operators paused or set.",
+        handlers.rates,
+        "Rates",
+        (_limit(100, 1000),),
+        is_slow=True,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/rates/info",
+        "One rate.",
+        handlers.rate_info,
+        "Rate",
+        (_RATE_NAME,),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/rates/pause",
+        "Let nothing start at a rate; delayed tasks come back later.",
+        handlers.pause_rate,
+        "OverriddenRate",
+        (_RATE_NAME, _WHY, _BY, _SECONDS),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/rates/resume",
+        "End the pause of a rate.",
+        handlers.resume_rate,
+        "OverriddenRate",
+        (_RATE_NAME, _REASON, _BY),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/rates/set",
+        "Set a rate, whatever its callers say.",
+        handlers.set_rate,
+        "OverriddenRate",
+        (_RATE_NAME, _NEW_RATE, _WHY, _BY, _SECONDS),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/rates/reset",
+        "Let the rates of the callers apply again.",
+        handlers.reset_rate,
+        "OverriddenRate",
+        (_RATE_NAME, _REASON, _BY),
+        (404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/locks/purge",
+        "Remove the parked messages of a lock, or that of one task: these tasks never run.",
+        handlers.purge,
+        "Purged",
+        (_LOCK_NAME, _WHY, _BY, _TASK_ID),
         (404,),
     ),
     Endpoint(

@@ -1,4 +1,7 @@
-"""The handlers of the REST endpoints: each calls ``admin`` and returns JSON-safe values."""
+"""The handlers of the REST endpoints: each calls ``admin`` and returns JSON-safe values.
+
+More than 300 lines: one short function for each endpoint.
+"""
 
 from __future__ import annotations
 
@@ -181,6 +184,96 @@ def stop(context: WebContext, params: Params) -> dict[str, Any]:
     if not holders:
         raise _not_held(name, token)
     return {"asked": [holder.as_dict() for holder in holders]}
+
+
+def patterns(context: WebContext, params: Params) -> dict[str, Any]:
+    return {"patterns": [each.as_dict() for each in admin.list_patterns(context.locks)]}
+
+
+def pause(context: WebContext, params: Params) -> dict[str, Any]:
+    options = _pick(params, "seconds", "reason", "by", "exact")
+    return _overridden(context, admin.pause(context.locks, params["name"], **options))
+
+
+def resume(context: WebContext, params: Params) -> dict[str, Any]:
+    name, options = params["name"], _pick(params, "reason", "by", "exact")
+    done = admin.resume(context.locks, name, **options)
+    if not done.was_set:
+        raise HttpError(404, f"Nobody paused {name!r}.")
+    return _overridden(context, done)
+
+
+def set_limit(context: WebContext, params: Params) -> dict[str, Any]:
+    options = _pick(params, "limit", "seconds", "reason", "by")
+    return _overridden(context, admin.set_limit(context.locks, params["name"], **options))
+
+
+def reset_limit(context: WebContext, params: Params) -> dict[str, Any]:
+    name = params["name"]
+    done = admin.reset_limit(context.locks, name, **_pick(params, "reason", "by"))
+    if not done.was_set:
+        raise HttpError(404, f"No limit is set for lock {name!r}.")
+    return _overridden(context, done)
+
+
+def purge(context: WebContext, params: Params) -> dict[str, Any]:
+    name, options = params["name"], _pick(params, "reason", "by", "task_id")
+    purged = admin.purge(context.locks, name, app=context.app, **options)
+    context.snapshot.reload([name])
+    if not purged.messages:
+        of_task = f" of task {params['task_id']!r}" if params["task_id"] else ""
+        raise HttpError(404, f"No message{of_task} is parked for lock {name!r}.")
+    return purged.as_dict()
+
+
+def _overridden(context: WebContext, done: admin.Overridden) -> dict[str, Any]:
+    own = set() if admin.is_glob(done.name) else {done.name}
+    context.snapshot.reload(own | {lock.name for lock in done.locks})
+    locks = [lock.as_dict() for lock in done.locks]
+    return {"name": done.name, "was_set": done.was_set, "locks": locks}
+
+
+def rates(context: WebContext, params: Params) -> dict[str, Any]:
+    found = admin.list_rates(context.locks)
+    return {"rates": [rate.as_dict() for rate in found[: params["limit"]]], "total": len(found)}
+
+
+def rate_info(context: WebContext, params: Params) -> dict[str, Any]:
+    rate = admin.rate_info(context.locks, params["name"])
+    if rate is None:
+        raise HttpError(404, f"Nothing has started at rate {params['name']!r} in its last period.")
+    return rate.as_dict()
+
+
+def pause_rate(context: WebContext, params: Params) -> dict[str, Any]:
+    options = _pick(params, "seconds", "reason", "by")
+    return _overridden_rate(admin.pause_rate(context.locks, params["name"], **options))
+
+
+def resume_rate(context: WebContext, params: Params) -> dict[str, Any]:
+    name = params["name"]
+    done = admin.resume_rate(context.locks, name, **_pick(params, "reason", "by"))
+    if not done.was_set:
+        raise HttpError(404, f"Nobody paused the rate {name!r}.")
+    return _overridden_rate(done)
+
+
+def set_rate(context: WebContext, params: Params) -> dict[str, Any]:
+    options = _pick(params, "rate", "seconds", "reason", "by")
+    return _overridden_rate(admin.set_rate(context.locks, params["name"], **options))
+
+
+def reset_rate(context: WebContext, params: Params) -> dict[str, Any]:
+    name = params["name"]
+    done = admin.reset_rate(context.locks, name, **_pick(params, "reason", "by"))
+    if not done.was_set:
+        raise HttpError(404, f"No operator set the rate {name!r}.")
+    return _overridden_rate(done)
+
+
+def _overridden_rate(done: admin.Overridden) -> dict[str, Any]:
+    rate = done.rate.as_dict() if done.rate else None
+    return {"name": done.name, "was_set": done.was_set, "rate": rate}
 
 
 def _not_held(name: str, token: str | None) -> HttpError:

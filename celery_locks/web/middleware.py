@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_locks.errors import LockUsageError
 from celery_locks.loopback import is_loopback_header
-from celery_locks.web.client_address import network_of
 from celery_locks.web.responses import HEADERS, NO_STORE, HttpError, error_response
 
 _MINUTE = 60.0
@@ -108,3 +108,36 @@ class Guard:
             # The page's links are relative to the folder it is in.
             return RedirectResponse(mount_path(root) + "/")
         return None
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+UNKNOWN = "an unknown address"
+
+
+def address_of(scope: Scope) -> str:
+    """Return the client's address, to be read by people.
+
+    The ASGI server sets it; behind a proxy, it takes it from a header. It is parsed, so that the
+    text of a header is never stored.
+    """
+    address = _parse_client(scope)
+    return str(address) if address else UNKNOWN
+
+
+def network_of(scope: Scope) -> str:
+    """Return what requests are counted by: an IPv4 address, or an IPv6 /64 (one machine's)."""
+    address = _parse_client(scope)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address) if address else UNKNOWN
+
+
+def _parse_client(scope: Scope) -> Address | None:
+    try:
+        address = ipaddress.ip_address((scope.get("client") or ("",))[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    # Drop the zone ("fe80::1%anything"): it may be any text of any length.
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))

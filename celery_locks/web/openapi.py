@@ -1,4 +1,7 @@
-"""The table of endpoints as an OpenAPI 3.1 document."""
+"""The table of endpoints as an OpenAPI 3.1 document.
+
+More than 300 lines: most of them are the schemas of the answers.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,38 @@ _HOLDER = {
     "acquired_at": _NUMBER,
     "expires_at": _NUMBER,
 }
+_OVERRIDE = {
+    "limit": _WHOLE,
+    "by": _TEXT,
+    "why": _TEXT,
+    "since": _NUMBER,
+    "until": _MAYBE_NUMBER,
+    "glob": _TEXT,
+    "rate": _TEXT,
+}
+_RATE = {
+    "name": _TEXT,
+    "limits": _list_of(_TEXT),
+    "free_in": _NUMBER,
+    "pushed_back": _NUMBER,
+    "pause": _ref("MaybeOverride"),
+    "rate_override": _ref("MaybeOverride"),
+    "delayed": _WHOLE,
+    "callers": _list_of(_object(task_id=_MAYBE_TEXT, starts_in=_NUMBER, is_promised=_FLAG)),
+    "as_of": _NUMBER,
+}
 _LOCK = {
     "name": _TEXT,
     "limit": _WHOLE,
+    "pause": _ref("MaybeOverride"),
+    "limit_override": _ref("MaybeOverride"),
+    "other_limits": _list_of(_WHOLE),
+    "shared": _FLAG,
     "default_grace": _NUMBER,
     "holders": _list_of(_ref("Holder")),
     "waiters": _list_of(_ref("Holder")),
+    "waiting": _WHOLE,
+    "parked": _WHOLE,
     "remaining": _NUMBER,
     "as_of": _NUMBER,
 }
@@ -68,6 +97,14 @@ SCHEMAS: dict[str, Schema] = {
         prefix=_TEXT,
     ),
     "Holder": _object(**_HOLDER),
+    "Override": _object(**_OVERRIDE),
+    "MaybeOverride": {**_object(**_OVERRIDE), "type": ["object", "null"]},
+    "Overridden": _object(name=_TEXT, was_set=_FLAG, locks=_list_of(_ref("Lock"))),
+    "Patterns": _object(patterns=_list_of(_ref("Override"))),
+    "Rate": _object(**_RATE),
+    "MaybeRate": {**_object(**_RATE), "type": ["object", "null"]},
+    "Rates": _object(rates=_list_of(_ref("Rate")), total=_WHOLE),
+    "OverriddenRate": _object(name=_TEXT, was_set=_FLAG, rate=_ref("MaybeRate")),
     "Lock": _object(**_LOCK),
     "Liveness": _object(verdict=_TEXT, sentence=_TEXT),
     "JudgedHolder": _object(**_HOLDER, liveness=_ref("Liveness")),
@@ -95,6 +132,8 @@ SCHEMAS: dict[str, Schema] = {
         held=_WHOLE,
         waiting=_WHOLE,
         queued=_WHOLE,
+        paused=_WHOLE,
+        parked=_WHOLE,
         suspect=_WHOLE,
         workers=_ref("Workers"),
         as_of=_NUMBER,
@@ -108,6 +147,10 @@ SCHEMAS: dict[str, Schema] = {
         by=_TEXT,
         why=_TEXT,
         held_for=_MAYBE_NUMBER,
+        limit=_MAYBE_WHOLE,
+        until=_MAYBE_NUMBER,
+        count=_MAYBE_WHOLE,
+        rate=_TEXT,
         holders=_list_of(_ref("Holder")),
     ),
     "Usual": {"type": ["object", "null"], "properties": {"held_for": _NUMBER, "holds": _WHOLE}},
@@ -136,10 +179,11 @@ SCHEMAS: dict[str, Schema] = {
         )
     ),
     "DoneWork": _object(
-        done=_list_of(_object(key=_TEXT, state=_TEXT, size=_WHOLE, lapses_in=_NUMBER)),
+        done=_list_of(_object(key=_TEXT, state=_TEXT, size=_WHOLE, lapses_in=_NUMBER, error=_TEXT)),
         looked_at=_WHOLE,
         complete=_FLAG,
     ),
+    "Purged": _object(name=_TEXT, purged=_list_of(_ref("Holder")), unmarked=_TEXT, trouble=_TEXT),
     "Reset": _object(key=_TEXT, reset=_FLAG),
     "Freed": _object(freed=_list_of(_ref("Holder"))),
     "FreedMany": _object(

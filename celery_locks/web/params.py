@@ -78,6 +78,8 @@ class Param:
             return value
         if value is None and self.or_null:
             return None
+        if self.kind == "whole" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # for JSON Schema 3.0 is a whole number too
         if not self._is_valid(value):
             raise HttpError(400, f"{self.name} must be {self._allowed}, not {_shorten(value)}.")
         return value
@@ -112,6 +114,15 @@ class Param:
 
 
 TOKEN = Param("token", "text", "Only the holder with this token.", least=1, most=2000)
+
+
+class RateParam(Param):
+    """A rate such as "10/m"; ``admin.set_rate`` refuses others."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The parameter as JSON Schema."""
+        return {"type": "string", "format": "rate", "minLength": 1}
 
 
 class HoldersParam(Param):

@@ -56,12 +56,14 @@ def _update(locks: Iterable[LockInfo], updates: dict[str, LockInfo | None]) -> I
 
 
 def count_states(locks: Iterable[LockInfo]) -> dict[str, int]:
-    """Count the locks that are held by running work, waited for, and reserved by a message."""
-    counts = {"held": 0, "waiting": 0, "queued": 0}
+    """Count the locks in each state; a lock may be in several."""
+    counts = {"held": 0, "waiting": 0, "queued": 0, "paused": 0, "parked": 0}
     for lock in locks:
         counts["held"] += any(not holder.is_queued for holder in lock.holders)
         counts["queued"] += any(holder.is_queued for holder in lock.holders)
         counts["waiting"] += bool(lock.waiters)
+        counts["paused"] += lock.pause is not None
+        counts["parked"] += lock.parked > 0
     return counts
 
 

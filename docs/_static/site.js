@@ -11,4 +11,9 @@ document.addEventListener("DOMContentLoaded", () => {
       });
     }
   }
+  // A dotted name in a narrow column is broken behind a dot.
+  for (const code of document.querySelectorAll(".long-code td code .pre")) {
+    const parts = code.textContent.split(/(?<=\.)(?=\w)/);
+    code.replaceChildren(...parts.flatMap((part) => [part, document.createElement("wbr")]));
+  }
 });

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from celery_locks import admin
+from celery_locks import RateLimited, admin
 from celery_locks.recipes import idempotent
 from celery_locks.types import Holder, LockSpec
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
+from tests.support.parked import park
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
@@ -451,3 +452,183 @@ def test_three_in_the_morning() -> None:
             after = locks(rig, "why", "invoice:42")
             assert after.code == 1
             assert "ann took lock 'invoice:42' from task work" in after.out
+
+
+def test_pause_resume_and_limit(rig: Rig, key: str) -> None:
+    """From the command to the list, to `why` and to the history."""
+    take(rig, key)
+    said = locks(rig, "pause", key)
+    assert said.code == 2
+    assert "Nothing was changed. Say why" in said.err
+    said = locks(rig, "pause", key, "--for", "1h", "--reason", "bad data", "--by", "ann")
+    assert (said.code, said.out) == (0, f"Paused '{key}': 1 holder, 0 waiters.\n")
+    assert "(paused)" in locks(rig, "list", "--state", "paused", key).out
+    assert "operator paused by ann, until " in locks(rig, "info", key).out
+    assert f"`locks resume {key}` ends the pause" in locks(rig, "why", key).out
+    said = locks(rig, "limit", key, "5", "--reason", "more", "--json")
+    assert said.json["locks"][0]["limit"] == 5
+    assert locks(rig, "limit", key, "--reset").out.startswith(f"Reset the limit of '{key}'")
+    assert locks(rig, "limit", key, "--reset").code == 1
+    assert locks(rig, "resume", key).out == f"Resumed '{key}': 1 holder, 0 waiters.\n"
+    said = locks(rig, "resume", key)
+    assert (said.code, said.err) == (1, f"'{key}' was not paused.\n")
+    history = locks(rig, "history", key).out
+    assert f"ann paused '{key}' until" in history
+    assert "Reason: bad data" in history
+    assert f"set the limit of '{key}' to 5. Reason: more" in history
+
+
+def test_pause_of_a_pattern(rig: Rig, key: str) -> None:
+    locks(rig, "pause", f"{key}*", "--reason", "all of them", "--by", "ann")
+    assert f"{key}*: paused by ann" in locks(rig, "list").out
+    assert "all of them" in locks(rig, "why", f"{key}:never used").out
+    said = locks(rig, "resume", f"{key}:never used")
+    assert said.code == 1
+    assert "is still paused by ann" in said.err
+    assert locks(rig, "resume", f"{key}*").code == 0
+    assert f"{key}*" not in locks(rig, "list").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pause", "a", "--for", "soon", "--reason", "r"),
+        ("pause", "a", "--for", "0", "--reason", "r"),
+        ("limit", "a", "0", "--reason", "r"),
+        ("limit", "a"),
+        ("limit", "a", "3", "--reset"),
+        ("limit", "a", "--reset", "--for", "1h"),
+    ],
+)
+def test_wrong_pause_or_limit_is_refused(rig: Rig, arguments: tuple[str, ...]) -> None:
+    assert alone(rig.server.url, *arguments).code == 2
+    assert rig.locks.info("a") is None
+
+
+def parked(rig: Rig, key: str, count: int) -> list[Any]:
+    """Send tasks that a worker parks, as the lock is held."""
+    lock = {"on_conflict": "park"}
+    results = []
+    for number in range(1, count + 1):
+        results.append(rig.task("work").apply_async((key, key), lock=lock))
+        wait_until(lambda n=number: _parked(rig, key) == n, PATIENCE, what="the parked message")
+    return results
+
+
+def _parked(rig: Rig, key: str) -> int:
+    lock = rig.locks.info(key)
+    return lock.parked if lock else 0
+
+
+def test_parked_tasks_are_seen_and_purged(rig: Rig, key: str) -> None:
+    """From the list to `why`, to the result and to the history."""
+    running(rig, key)
+    first, second, third = parked(rig, key, 3)
+    assert "3 (3 parked)" in locks(rig, "list", "--state", "parked", key).out
+    info = locks(rig, "info", key).out
+    assert "1 of 1 held, 3 waiting, 3 of them parked" in info
+    assert f"waiter 2 task work[{second.id}]" in info
+    assert f"Task {second.id} is parked for lock '{key}': second in line of 3" in (
+        locks(rig, "why", second.id).out
+    )
+    assert "3 parked messages wait on the lock server, the oldest for" in locks(rig, "why", key).out
+    refused = locks(rig, "purge", key, "--task-id", second.id, "--yes")
+    assert refused.code == 2
+    assert f"Nothing was removed. It would be the message of task {second.id}" in refused.err
+    said = locks(
+        rig, "purge", key, "--task-id", second.id, "--reason", "wrong day", "--by", "ann", "--yes"
+    )
+    assert (said.code, said.out, said.err) == (0, f"Removed task work[{second.id}].\n", "")
+    wait_until(lambda: second.state == "REVOKED", PATIENCE, what="the result")
+    assert "purged by ann: wrong day" in str(second.result)
+    alone_said = alone(rig.server.url, "purge", key, "--reason", "all", "--yes")
+    assert alone_said.code == 0
+    assert "no Celery app is known here" in alone_said.err
+    assert (first.state, third.state) == ("PENDING", "PENDING")
+    again = locks(rig, "purge", key, "--reason", "all", "--yes")
+    assert (again.code, again.err) == (1, f"No message is parked for lock '{key}'.\n")
+    history = locks(rig, "history", key, "--acts").out
+    assert f"ann removed 1 parked message from the queue of '{key}': task work[{second.id}]" in (
+        history
+    )
+    assert "removed 2 parked messages" in history
+
+
+def test_purge_is_confirmed_on_a_terminal(rig: Rig, key: str) -> None:
+    take(rig, key)
+    park(rig.locks, key, f"id-{key}")
+    said = at_terminal(rig, "n\n", "purge", key)
+    assert "Remove 1 message?" in said
+    assert "Nothing was removed." in said
+    assert _parked(rig, key) == 1
+    said = at_terminal(rig, "y\nnot needed\n", "purge", key)
+    assert f"Removed task bill[id-{key}]." in said
+    assert _parked(rig, key) == 0
+    [entry] = admin.history(rig.locks, key, only_actions=True)
+    assert entry.why == "not needed"
+
+
+def test_check_warns_if_the_server_does_not_persist_parked_messages(rig: Rig) -> None:
+    """The servers of the tests persist nothing, which is fine for locks alone."""
+    sentence = "It does not persist: a restart loses the messages. Set appendonly yes."
+    assert sentence not in locks(rig, "check").out
+    said = locks(rig, "check", locks_on_conflict="park")
+    assert said.code == 1
+    assert sentence in said.out
+    client = rig.server.client()
+    client.config_set("save", "3600 1")
+    assert sentence not in locks(rig, "check", locks_on_conflict="park").out
+    client.config_set("save", "")
+    client.config_set("maxmemory", "1gb")
+    client.config_set("maxmemory-policy", "volatile-lru")
+    evicts = "maxmemory-policy is volatile-lru: under memory pressure the marks of tasks"
+    assert evicts in locks(rig, "check", locks_on_conflict="park").out
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", "0")
+    client.close()
+
+
+def test_rate_is_paused_set_and_shown(rig: Rig, key: str) -> None:
+    """From the command to the list, to `why` and to the history."""
+    said = locks(rig, "rate", key)
+    assert (said.code, said.out) == (1, "")
+    assert f"Nothing has started at rate '{key}'" in said.err
+    said = locks(rig, "rate", key, "--pause")
+    assert said.code == 2
+    assert "Nothing was changed. Say why" in said.err
+    said = locks(rig, "rate", key, "--pause", "--for", "1h", "--reason", "429", "--by", "ann")
+    assert (said.code, said.out) == (0, f"Paused the rate '{key}': 0 delayed.\n")
+    with pytest.raises(RateLimited, match="paused by ann"):
+        rig.locks.throttle(key, "30/m")
+    assert f"Rate '{key}' (no limit seen): paused by ann, until " in locks(rig, "list").out
+    assert f"`locks rate {key} --resume` ends the pause" in locks(rig, "why", key).out
+    assert locks(rig, "rate", key, "--resume").out == f"Resumed the rate '{key}': 0 delayed.\n"
+    said = locks(rig, "rate", key, "--resume")
+    assert (said.code, said.err) == (1, f"The rate '{key}' was not paused.\n")
+    said = locks(rig, "rate", key, "2/m", "10/h", "--reason", "slower", "--json")
+    assert said.json["rate"]["rate_override"]["rate"] == "2/m 10/h"
+    shown = locks(rig, "rate", key).out
+    assert shown.startswith(f"Rate '{key}' (no limit seen): limited to 2/m and 10/h by ")
+    assert [each["name"] for each in locks(rig, "rate", "--json").json if each["name"] == key]
+    assert locks(rig, "rate", key, "--reset").out == f"Reset the rate '{key}': 0 delayed.\n"
+    assert locks(rig, "rate", key, "--reset").code == 1
+    history = locks(rig, "history", key).out
+    assert f"ann paused the rate '{key}' until" in history
+    assert f"set the rate '{key}' to 2/m and 10/h. Reason: slower" in history
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a", "10/x", "--reason", "r"), "the rate '10/x' must be"),
+        (("a", "10/m", "--pause", "--reason", "r"), "Write one of RATE, --reset"),
+        (("a", "--reset", "--for", "1h"), "--for has an effect only with"),
+        (("--pause", "--reason", "r"), "Write the NAME of the rate."),
+        (("a", "10/m"), "Say why"),
+    ],
+)
+def test_wrong_rate_is_refused(rig: Rig, arguments: tuple[str, ...], words: str) -> None:
+    said = alone(rig.server.url, "rate", *arguments)
+    assert said.code == 2
+    assert words in said.err
+    assert admin.rate_info(rig.locks, "a") is None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as ResultTimeout
 
 from celery_locks import LockConflict
@@ -108,17 +109,43 @@ def test_raise_fails_with_the_holder(rig: Rig, canvas: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("canvas", CANVASES)
-@pytest.mark.parametrize("policy", ["requeue", "wait"])
+@pytest.mark.parametrize("policy", ["requeue", "wait", "park"])
 def test_patient_policies_run_it_in_the_end(rig: Rig, policy: str, canvas: str, key: str) -> None:
     """The same canvas goes on with the value of the task, as if there had been no conflict."""
     with rig.locks.hold(key):
         result = start(rig, canvas, key, on_conflict=policy)
-        if policy == "requeue":
-            rig.wait_event("requeued", key)
-        else:
+        if policy == "wait":
             wait_until(lambda: _waiters(rig, key) == 1, PATIENCE, what="it to stand in line")
+        else:
+            rig.wait_event({"requeue": "requeued", "park": "parked"}[policy], key)
     answer = result.get(timeout=PATIENCE)
     assert answer == (["other", key] if canvas in LISTED else key)
+
+
+@pytest.mark.parametrize("canvas", ["single", "middle of a chain", "chord"])
+def test_wait_then_requeue_leaves_the_slot_and_waits_again(rig: Rig, canvas: str, key: str) -> None:
+    """Twice, so that the requeued message is seen to wait as long as the first time."""
+    policy = {"run": "wait", "then": "requeue"}
+    with rig.locks.hold(key):
+        result = start(rig, canvas, key, on_conflict=policy, wait=0.5)
+        for times in (1, 2):
+            wait_until(lambda: _waiters(rig, key) == 1, PATIENCE, what="it to stand in line")
+            rig.wait_event("requeued", key, times)
+    answer = result.get(timeout=PATIENCE)
+    assert answer == (["other", key] if canvas in LISTED else key)
+    assert [entry["retries"] for entry in rig.starts() if entry["lock"] == key] == [0]
+
+
+def test_wait_then_skip_has_a_result_and_expires_ends_the_requeues(rig: Rig, key: str) -> None:
+    with rig.locks.hold(key):
+        skip = {"on_conflict": {"run": "wait", "then": "skip"}, "wait": 0.2}
+        result = rig.task("work").apply_async((key,), lock=skip)
+        assert result.get(timeout=PATIENCE)["lock"] == key
+        requeue = {"on_conflict": {"run": "wait", "then": "requeue"}, "wait": 0.2}
+        result = rig.task("work").apply_async((key,), lock=requeue, expires=6)
+        rig.wait_event("requeued", key)
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=PATIENCE)
 
 
 def _waiters(rig: Rig, key: str) -> int:

@@ -103,3 +103,32 @@ def test_demo_leaves_nothing_after_ctrl_c(home: Path, moment: str) -> None:
     assert log.read_text().endswith("Stopped.\n")
     assert "Traceback" not in log.read_text()
     expect_nothing_left(home)
+
+
+def test_ctrl_c_during_a_finalizer_stops_the_demo_too(home: Path) -> None:
+    code = """
+import time
+from examples import _run
+
+class Interrupted:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def show():
+    Interrupted()
+    time.sleep(30)
+
+_run.main(show)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "\nStopped.\n")
+    expect_nothing_left(home)

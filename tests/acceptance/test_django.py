@@ -21,11 +21,13 @@ from celery_locks.django import listing
 from celery_locks.types import Holder, LockSpec
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.django_site import LOCKS, User, manage, serving
+from tests.support.parked import park
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
 LOCK, RELEASE, STOP = f"{LOCKS}lock/", f"{LOCKS}lock/release/", f"{LOCKS}lock/stop/"
 HISTORY = f"{LOCKS}history/"
+RATES = f"{LOCKS}rates/"
 HOSTILE = "in\nvoice \x1b[31m'\"$(id)` \u202e{0} <script>alert(1)</script>&amp;%2e/../?name=x#"
 HARMLESS = "in\\nvoice \\x1b[31m'\"$(id)` \\u202e{0} <script>alert(1)</script>&amp;%2e/../?name=x#"
 
@@ -388,3 +390,90 @@ def test_manage_command_is_the_command_line(rig: Rig, name: str) -> None:
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"Released lock {name!r}, held by task bill[id-{name}]")
     assert admin.history(rig.locks, name, only_actions=True)[0].by == "ann"
+
+
+def test_pause_and_limit_are_recorded_with_the_user(rig: Rig, rolf: User, name: str) -> None:
+    take(rig, name, name)
+    [pause] = rolf.get(LOCK, name=name).links("Pause")
+    assert "This field is required." in rolf.post(pause, reason=" ", minutes="").text
+    info = rig.locks.info(name)
+    assert info
+    assert info.pause is None
+    done = rolf.post(pause, reason="bad data", minutes="60")
+    assert f"Lock '{name}' is paused." in done.text
+    assert "paused by rolf via Django admin" in done.text
+    [limit] = rolf.get(LOCK, name=name).links("Set limit")
+    rolf.post(limit, reason="more", minutes="", limit="4")
+    info = rig.locks.info(name)
+    assert info
+    assert info.pause
+    assert info.pause.until
+    assert info.limit == 4
+    [reset] = rolf.get(LOCK, name=name).links("Reset limit")
+    rolf.post(reset, reason="enough")
+    [resume] = rolf.get(LOCK, name=name).links("Resume")
+    assert f"Lock '{name}' is resumed." in rolf.post(resume, reason="good again").text
+    assert f"Lock '{name}' itself is not paused." in rolf.post(resume, reason="twice").text
+    entries = admin.history(rig.locks, name, only_actions=True)
+    assert [entry.act for entry in entries] == ["resume", "limit_reset", "limit", "pause"]
+    assert {entry.by for entry in entries} == {"rolf via Django admin"}
+
+
+def test_parked_messages_are_shown_and_dropped(rig: Rig, rolf: User, site: str, name: str) -> None:
+    """One with its link, then all; who and why are in the history."""
+    take(rig, name, name)
+    message = '{"headers": {"id": "%s", "task": "bill"}, "body": "[]"}'
+    ids = [f"{name} &/{number}" for number in range(3)]
+    for task_id in ids:
+        park(rig.locks, name, task_id, message=message % task_id)
+    page = rolf.get(LOCK, name=name)
+    assert f"{ids[1]} (parked)" in page.text
+    assert f"is parked for lock '{name}'" not in page.text
+    assert "3 parked messages wait on the lock server" in page.text
+    assert "3 (3 parked)" in rolf.get(LOCKS, q=name, state="parked").text
+    drops = page.links("Drop…")
+    assert len(drops) == 3
+    assert "This field is required." in rolf.post(drops[1], reason=" ", task_id=ids[1]).text
+    assert ids[1] in rolf.get(drops[1]).html.replace("&amp;", "&")
+    done = rolf.post(drops[1], reason="wrong day", task_id=ids[1])
+    assert f"Dropped 1 parked message of lock '{name}'." in done.text
+    assert "wrong day" in done.text
+    again = rolf.post(drops[1], reason="twice", task_id=ids[1])
+    assert f"No such message is parked for lock '{name}'." in again.text
+    [drop_all] = rolf.get(LOCK, name=name).links("Drop all parked messages…")
+    assert "Dropped 2 parked messages" in rolf.post(drop_all, reason="all", task_id="").text
+    entries = admin.history(rig.locks, name, only_actions=True)
+    assert [(entry.act, entry.count) for entry in entries] == [("purge", 2), ("purge", 1)]
+    assert {entry.by for entry in entries} == {"rolf via Django admin"}
+    assert User(site, "sam").get(f"{LOCKS}lock/purge/", name=name).status == 403
+
+
+def test_rate_is_paused_and_set_with_the_user(rig: Rig, rolf: User, name: str) -> None:
+    """Also one that delays nobody, by its name; who did it is in the history."""
+    [pause] = rolf.get(RATES, name=name).links("Pause")
+    assert "This field is required." in rolf.post(pause, reason=" ", minutes="").text
+    done = rolf.post(pause, reason="429", minutes="60")
+    assert f"The rate '{name}' is paused." in done.text
+    assert "paused by rolf via Django admin" in done.text
+    assert name in rolf.get(RATES).text
+    [new] = rolf.get(RATES, name=name).links("Set rate")
+    assert "must be a number from 1" in rolf.post(new, reason="x", minutes="", rate="fast").text
+    rolf.post(new, reason="slower", minutes="", rate="2/h")
+    info = admin.rate_info(rig.locks, name)
+    assert info
+    assert info.pause
+    assert info.rate_override
+    assert (info.rate_override.rate, info.rate_override.until) == ("2/h", None)
+    assert info.pause.until
+    [resume] = rolf.get(RATES, name=name).links("Resume")
+    assert f"The rate '{name}' is resumed." in rolf.post(resume, reason="fine").text
+    assert f"The rate '{name}' is not paused." in rolf.post(resume, reason="twice").text
+    [reset] = rolf.get(RATES, name=name).links("Reset rate")
+    rolf.post(reset, reason="enough")
+    entries = admin.history(rig.locks, name, only_actions=True)
+    kinds = ["rate_reset", "rate_resume", "rate", "rate_pause"]
+    assert [entry.act for entry in entries] == kinds
+    assert {entry.by for entry in entries} == {"rolf via Django admin"}
+    history = rolf.get(HISTORY)
+    assert "rate set to 2/h" in history.text
+    assert history.links(name)[0].endswith(f"{RATES}?name={name}")

@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[2]
 SENTENCES = {
     "quickstart": ["42 again: skipped, invoice:42 is held by pid", "43: invoice 43 is billed"],
     "beat": ["more were due in the meantime and were skipped", "No two runs overlapped"],
+    "single_beat": ["Beat 2 goes on", "No run was sent twice"],
     "ordering": ["two wait for it", "Never two of ann's at once"],
     "semaphore": ["9 addresses found", "At most 3 calls at once"],
+    "rate_limits": ["5 orders, the last one", "get 429", "Retry-After: 1 s"],
     "agent_runs": ["r1 again: skipped", "r1: stopped", "2 runs cleaned up after themselves, 0 are"],
     "task_locks": [
         "task_lock_context raises: held by pid",

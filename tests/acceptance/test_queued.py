@@ -7,13 +7,11 @@ that nobody reads.
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,21 +23,29 @@ from kombu.exceptions import OperationalError
 from celery_locks import AlreadyQueued, Holder, LockConflict, LockUnavailable
 from celery_locks.core.renewer import renewer
 from celery_locks.integration import publishing
-from celery_locks.store.commands.requests import AcquireExtras, reservation_token
+from celery_locks.store.commands.locks import AcquireExtras, reservation_token
 from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, fresh_rig, rig_on
+from tests.support.client_app import close_client, open_client
 from tests.support.proxy import Proxy
-from tests.support.redis_keys import keys_of_locks
+from tests.support.queued_calls import (
+    NOBODYS,
+    busy,
+    hold_running,
+    left,
+    never_two_at_once,
+    numbers,
+    starts_under,
+    values,
+    wait_nothing_left,
+)
 from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
 # Celery's result backend uses what redis-py 8.1 calls deprecated, here in the caller's process.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
-_numbers = itertools.count()
-NOBODYS = "nobody reads this one"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def key() -> str:
-    return f"key-{next(_numbers)}"
+    return f"key-{next(numbers)}"
 
 
 @pytest.fixture(autouse=True)
@@ -58,52 +64,6 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "rig" in request.fixturenames:
         wait_nothing_left(request.getfixturevalue("rig"))
-
-
-def left(rig: Rig) -> list[str]:
-    return [key for key in keys_of_locks(rig.redis.keys("celery-locks:*")) if "}:e:" not in key]
-
-
-def wait_nothing_left(rig: Rig) -> None:
-    try:
-        wait_until(lambda: not left(rig), PATIENCE, what="the last lock to be given back")
-    except AssertionError:
-        raise AssertionError(f"left behind: {left(rig)}") from None
-
-
-@contextmanager
-def busy(rig: Rig) -> Iterator[None]:
-    """Both slots of the worker are taken: what is published now stays queued, in its hands."""
-    gate = f"busy-{next(_numbers)}"
-    blockers = [rig.task("work").delay(f"{gate}-{slot}", gate) for slot in range(2)]
-    for blocker in blockers:
-        rig.wait_started(blocker)
-    try:
-        yield
-    finally:
-        rig.open(gate)
-    for blocker in blockers:
-        blocker.get(timeout=PATIENCE)
-
-
-def starts_under(rig: Rig, key: str) -> list[dict[str, Any]]:
-    return [entry for entry in rig.starts() if entry["lock"] == key]
-
-
-def values(rig: Rig, key: str) -> list[Any]:
-    return [entry["value"] for entry in starts_under(rig, key)]
-
-
-def never_two_at_once(rig: Rig, key: str) -> None:
-    entries = [entry["what"] for entry in rig.journal() if entry["lock"] == key]
-    entries = [what for what in entries if what in ("start", "end")]
-    assert entries == ["start", "end"] * (len(entries) // 2)
-
-
-def hold_running(rig: Rig, key: str) -> Any:
-    result = rig.task("sent").delay(key, "first", gate=key)
-    rig.wait_started(result)
-    return result
 
 
 # A second call while the first is pending.
@@ -293,7 +253,7 @@ def test_a_publisher_that_died_after_it_sent_a_replacement_leaves_one_run(
     lock = {**REPLACE, "scope": scope}
     with busy(rig):
         first = rig.task("sent").apply_async([key, "first"], lock=lock)
-        monkeypatch.setattr(publishing._Publication, "_mark_replaced", lambda *_: None)
+        monkeypatch.setattr(publishing.Publication, "_mark_replaced", lambda *_: None)
         second = rig.task("sent").apply_async([key, "second"], lock=lock)
     assert second.get(timeout=PATIENCE) == "second"
     with pytest.raises(TaskRevokedError):
@@ -554,9 +514,12 @@ def test_nobody_waits_in_a_slot_for_a_message_that_needs_it(rig: Rig, key: str) 
 
 
 def test_send_task_does_not_bypass_the_run(rig: Rig, key: str) -> None:
+    """Also from a process that does not know the task."""
     first = hold_running(rig, key)
-    by_name = rig.app.send_task("sent", [key, "by name"])
+    client = open_client(rig.server.url)
+    by_name = client.send_task("sent", [key, "by name"])
     assert by_name.get(timeout=PATIENCE)["holder"]["task_id"] == first.id
+    close_client(client)
     rig.open(key)
     first.get(timeout=PATIENCE)
     assert values(rig, key) == ["first"]

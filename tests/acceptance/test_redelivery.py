@@ -248,6 +248,32 @@ def test_a_crash_between_release_and_retry_leaves_the_job_to_the_retry() -> None
         assert len(rig.starts(result.id)) == 1
 
 
+def test_a_retry_does_not_run_beside_a_copy_of_the_attempt_that_published_it(key: str) -> None:
+    """kill -9 after the retry was published: the redelivered attempt runs when the retry comes."""
+    with fresh_rig() as rig, rig.worker("-n", "one@%h"):
+        result = rig.task("stubborn").delay(key, key, retry_queue="retries")
+        copy = rig.wait_started(result, times=2)
+        assert copy["retries"] == 0
+        requeued = len(rig.events("requeued", key))
+        with rig.worker("-n", "two@%h", "-Q", "retries"):
+            wait_until(
+                lambda: len(rig.events("requeued", key)) > requeued or rig.starts(result.id)[2:],
+                PATIENCE,
+                what="the retry to come",
+            )
+            assert len(rig.starts(result.id)) == 2, "the copy is still running"
+            rig.open(key)
+            rig.wait_started(result, times=3)
+            wait_until(lambda: len(_runs(rig, result)) == 5, PATIENCE, what="both to end")
+        expected = [("start", 0), ("start", 0), ("end", 0), ("start", 1), ("end", 1)]
+        assert _runs(rig, result) == expected
+
+
+def _runs(rig: Rig, result: Any) -> list[tuple[str, int]]:
+    entries = [entry for entry in rig.journal(result.id) if entry["what"] != "success"]
+    return [(entry["what"], entry["retries"]) for entry in entries]
+
+
 def test_a_late_copy_drops_out_where_there_are_no_results() -> None:
     """Without a result backend there is nothing to ask for a result, and nobody waits for one."""
     with fresh_rig(result_backend=None) as rig, rig.worker(pool="solo") as worker:

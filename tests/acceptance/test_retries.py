@@ -36,6 +36,8 @@ def test_200_immediate_retries_are_never_skipped(rig: Rig, key: str) -> None:
     results = [rig.task("again").delay(f"{key}-{n}") for n in range(200)]
     assert [result.get(timeout=PATIENCE) for result in results] == [1] * 200
     assert not [entry for entry in rig.starts() if entry["lock"] is None]
+    requeued = [event["name"] for event in rig.all_events("requeued")]
+    assert not [name for name in requeued if name.startswith(key)], "it takes the lock over at once"
 
 
 def test_three_retries_on_one_lock_run_one_after_another(rig: Rig, key: str) -> None:

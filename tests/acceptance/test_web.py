@@ -26,6 +26,7 @@ from celery_locks.types import Holder, LockSpec
 from celery_locks.web import create_app
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
+from tests.support.parked import park
 from tests.support.waiting import wait_until
 from tests.support.web import MAY_READ, MAY_WRITE, OURS, READ, WRITE, ask, error_of
 
@@ -420,3 +421,99 @@ def test_command_without_the_extra_names_what_to_install(rig: Rig) -> None:
     )
     assert done.returncode == 2
     assert "pip install celery-locks[web]" in done.stderr
+
+
+def test_pause_and_limit_over_rest(rig: Rig, app: Any, key: str) -> None:
+    """Who and why are in the history; the list and the details show the pause."""
+    take(rig, key, task_id="t1")
+    done = post(app, "locks/pause", name=key, reason="bad data", by="ann", seconds=3600)
+    assert (done["was_set"], len(done["locks"][0]["holders"])) == (False, 1)
+    assert key in listed(app, state="paused")
+    assert get(app, "locks/info", name=key)["pause"]["why"] == "bad data"
+    post(app, "locks/limit", name=key, limit=4, reason="more")
+    assert get(app, "locks/info", name=key)["limit"] == 4
+    post(app, "locks/limit/reset", name=key)
+    assert post(app, "locks/limit/reset", 404, name=key) == f"No limit is set for lock '{key}'."
+    assert post(app, "locks/resume", name=key)["was_set"]
+    assert post(app, "locks/resume", 404, name=key) == f"Nobody paused '{key}'."
+    assert key not in listed(app, state="paused")
+    acts = get(app, "locks/history", name=key, only_acts="true")["acts"]
+    assert [act["act"] for act in acts] == ["resume", "limit_reset", "limit", "pause"]
+    assert acts[-1]["by"] == "write key 1 over the web from 10.0.0.7, claimed name 'ann'"
+    assert "reason is missing" in post(app, "locks/pause", 400, name=key)
+
+
+def test_pause_of_a_pattern_over_rest(rig: Rig, app: Any, key: str) -> None:
+    post(app, "locks/pause", name=f"{key}*", reason="all")
+    [pattern] = get(app, "locks/patterns")["patterns"]
+    assert (pattern["glob"], pattern["why"]) == (f"{key}*", "all")
+    assert get(app, "locks/info", name=f"{key}:new")["pause"]["glob"] == f"{key}*"
+    post(app, "locks/resume", name=f"{key}*")
+    assert get(app, "locks/patterns")["patterns"] == []
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+def test_parked_tasks_are_seen_and_purged_over_rest(rig: Rig, app: Any, key: str) -> None:
+    """One message that a worker parked, then all; the result and the history say who and why."""
+    running(rig, key)
+    results = []
+    for number in (1, 2, 3):
+        results.append(rig.task("work").apply_async((key, key), lock={"on_conflict": "park"}))
+        wait_until(
+            lambda n=number: get(app, "locks/info", name=key)["parked"] == n,
+            PATIENCE,
+            what="the parked message",
+        )
+    wait_until(lambda: key in listed(app, state="parked"), PATIENCE, what="the list")
+    second = results[1].id
+    [sentence, *_] = get(app, "locks/why", subject=second)["sentences"]
+    assert sentence.startswith(f"Task {second} is parked for lock '{key}': second in line of 3")
+    waiters = get(app, "locks/info", name=key)["waiters"]
+    assert [(waiter["task_id"], waiter["parked"]) for waiter in waiters] == [
+        (result.id, True) for result in results
+    ]
+    assert "reason is missing" in post(app, "locks/purge", 400, name=key)
+    assert "No message of task 'x' is parked" in (
+        post(app, "locks/purge", 404, name=key, reason="r", task_id="x")
+    )
+    done = post(app, "locks/purge", name=key, reason="wrong day", by="ann", task_id=second)
+    assert [holder["task_id"] for holder in done["purged"]] == [second]
+    assert (done["unmarked"], done["trouble"]) == ("", "")
+    wait_until(lambda: results[1].state == "REVOKED", PATIENCE, what="the result")
+    assert "wrong day" in str(results[1].result)
+    assert len(post(app, "locks/purge", name=key, reason="all")["purged"]) == 2
+    assert key not in listed(app, state="parked")
+    acts = get(app, "locks/history", name=key, only_acts="true")["acts"]
+    assert [(act["act"], act["count"]) for act in acts] == [("purge", 2), ("purge", 1)]
+    assert acts[1]["by"] == "write key 1 over the web from 10.0.0.7, claimed name 'ann'"
+
+
+def test_purge_without_a_celery_app_says_so(rig: Rig, plain: Any, key: str) -> None:
+    take(rig, key)
+    park(rig.locks, key, f"id-{key}")
+    done = post(plain, "locks/purge", name=key, reason="all")
+    assert "no Celery app is known here" in done["unmarked"]
+
+
+def test_rates_over_rest(rig: Rig, app: Any, key: str) -> None:
+    """Who and why are in the history; the list shows the pause and the operator's rate."""
+    sentence = get(app, "rates/info", 404, name=key)
+    assert sentence == f"Nothing has started at rate '{key}' in its last period."
+    done = post(app, "rates/pause", name=key, reason="429", by="ann", seconds=3600)
+    assert (done["was_set"], done["rate"]["pause"]["why"]) == (False, "429")
+    [rate] = [rate for rate in get(app, "rates")["rates"] if rate["name"] == key]
+    assert "claimed name 'ann'" in rate["pause"]["by"]
+    post(app, "rates/set", name=key, rate="2/h", reason="slower", by="bob")
+    assert get(app, "rates/info", name=key)["rate_override"]["rate"] == "2/h"
+    post(app, "rates/resume", name=key)
+    assert post(app, "rates/resume", 404, name=key) == f"Nobody paused the rate '{key}'."
+    rig.locks.throttle(key, "100/s")
+    assert 1700 < get(app, "rates/info", name=key)["free_in"] <= 1801
+    post(app, "rates/reset", name=key)
+    assert post(app, "rates/reset", 404, name=key) == f"No operator set the rate '{key}'."
+    acts = get(app, "locks/history", name=key)["acts"]
+    kinds = ["rate_reset", "rate_resume", "rate", "rate_pause"]
+    assert [act["act"] for act in acts] == kinds
+    assert (acts[1]["rate"], acts[2]["rate"]) == ("", "2/h")
+    assert "must be a number" in post(app, "rates/set", 400, name=key, rate="fast", reason="x")
+    assert "reason is missing" in post(app, "rates/pause", 400, name=key)

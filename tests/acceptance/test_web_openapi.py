@@ -28,6 +28,7 @@ schemathesis.openapi.format(
         lambda name: len(name.encode(errors="replace")) <= NAME_BYTES
     ),
 )
+schemathesis.openapi.format("rate", strategies.sampled_from(["1/s", "30/m", "10/s 500/h"]))
 
 
 class Late:

@@ -17,10 +17,12 @@ from tests.browser.harness import (
     WRITE,
     Harness,
     new_holder,
+    no_sideways_scroll,
     open_harness,
     row,
 )
 from tests.servers.embedded import EmbeddedServer
+from tests.support.parked import park
 from tests.support.waiting import wait_until
 
 HOSTILE = [
@@ -275,3 +277,127 @@ def test_keyboard_alone_releases_a_lock(harness: Harness) -> None:
     expect(page.locator("#outcomes")).to_contain_text("Took lock invoice:42")
     assert harness.locks.is_locked("invoice:41")
     assert not harness.locks.is_locked("invoice:42")
+
+
+def test_pause_and_resume_in_the_panel(harness: Harness) -> None:
+    """A paused lock says so in the list and in the panel, which resumes it."""
+    harness.hold("invoice:42")
+    page = harness.open()
+    row(page, "invoice:42").click()
+    page.click("#overrides button:has-text('Pause')")
+    page.fill("#action [name=reason]", "bad <data>")
+    page.fill("#action [name=by]", "mira")
+    page.click("#action button.primary")
+    expect(page.locator("#overrides")).to_contain_text("bad <data>")
+    expect(row(page, "invoice:42").locator(".badge.warning")).to_have_text("paused")
+    info = harness.locks.info("invoice:42")
+    assert info
+    assert info.pause
+    page.click("#overrides button:has-text('Set limit')")
+    page.fill("#action [name=reason]", "more")
+    page.fill("#action [name=limit]", "4")
+    page.click("#action button.primary")
+    expect(page.locator("#overrides")).to_contain_text("Limited to 4")
+    page.click("#overrides button:has-text('Resume')")
+    page.click("#action button.primary")
+    expect(page.locator("#overrides")).not_to_contain_text("Paused")
+    page.click("#overrides button:has-text('Reset limit')")
+    page.click("#action button.primary")
+    expect(page.locator("#overrides")).not_to_contain_text("Limited")
+    actions = [e.act for e in admin.history(harness.locks, "invoice:42", only_actions=True)]
+    assert actions == ["limit_reset", "resume", "limit", "pause"]
+
+
+def test_parked_messages_are_shown_and_dropped(harness: Harness) -> None:
+    """The queue with position, task and id; one is dropped with a reason, then all."""
+    harness.hold("invoice:42")
+    ids = ["<b>one</b>", "two", "three"]
+    for task_id in ids:
+        park(harness.locks, "invoice:42", task_id, task="shop.tasks.charge")
+    page = harness.open()
+    expect(row(page, "invoice:42").locator(".badge", has_text="parked")).to_be_visible()
+    page.click("[data-state=parked]")
+    row(page, "invoice:42").click()
+    expect(page.locator("#summary")).to_contain_text("3 waiters (3 parked)")
+    items = page.locator("#waiters ol li")
+    expect(items).to_have_count(3)
+    expect(items.nth(0)).to_contain_text("<b>one</b>")
+    expect(items.nth(1)).to_contain_text("parked for")
+    items.nth(0).locator("button.drop").click()
+    page.fill("#action [name=by]", "mira")
+    page.fill("#action [name=reason]", "wrong <day>")
+    page.click("#action button.danger")
+    expect(page.locator("#outcomes")).to_contain_text("Dropped 1 parked message of invoice:42")
+    expect(items).to_have_count(2)
+    expect(page.locator("#past")).to_contain_text("removed 1 parked message: ")
+    expect(page.locator("#past")).to_contain_text("wrong <day>")
+    page.click("#waiters button:has-text('Drop all')")
+    page.fill("#action [name=reason]", "all")
+    page.click("#action button.danger")
+    expect(page.locator("#waiters button")).to_have_count(0)
+    entries = admin.history(harness.locks, "invoice:42", only_actions=True)
+    assert [(entry.act, entry.count) for entry in entries] == [("purge", 2), ("purge", 1)]
+    assert "mira" in entries[-1].by
+
+
+def test_parked_messages_cannot_be_dropped_with_a_read_key(harness: Harness) -> None:
+    harness.hold("invoice:42")
+    park(harness.locks, "invoice:42", "one")
+    page = harness.open(key=READ)
+    row(page, "invoice:42").click()
+    expect(page.locator("#waiters button.drop").first).to_be_disabled()
+
+
+def test_rates_are_listed_paused_and_set(harness: Harness) -> None:
+    """A rate says who paused it; one that delays nobody is found by its name."""
+    harness.locks.throttle("api:acme", "2/h")
+    harness.locks.push_back("api:busy", 600)
+    harness.expect_errors("status of 400")
+    page = harness.open("#view=rates")
+    expect(page.locator("#rates .rate .name")).to_have_text(["api:busy"])
+    expect(page.locator("#rates .rate")).to_contain_text("pushed back for ")
+    page.fill("#rates input", "api:acme")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rates .rate")).to_contain_text("2/h")
+    page.click("#rates button:has-text('Pause')")
+    page.click("#action button.primary")
+    assert page.locator("#action").is_visible(), "paused without a reason"
+    page.fill("#action [name=reason]", "bad <data>")
+    page.fill("#action [name=by]", "mira")
+    page.fill("#action [name=minutes]", "60")
+    page.click("#action button.primary")
+    expect(page.locator("#outcomes")).to_contain_text("Paused the rate api:acme: 0 delayed.")
+    expect(page.locator("#rates .rate .warn")).to_contain_text(": bad <data>")
+    expect(page.locator("#rates .rate .badge")).to_have_text(["paused"])
+    info = admin.rate_info(harness.locks, "api:acme")
+    assert info
+    assert info.pause
+    assert info.pause.until
+    page.click("#rates button:has-text('Set rate')")
+    assert page.input_value("#action [name=rate]") == "2/h"
+    page.fill("#action [name=rate]", "fast")
+    page.fill("#action [name=reason]", "slower")
+    page.click("#action button.primary")
+    expect(page.locator("#action .error-text")).to_contain_text("must be a number")
+    page.fill("#action [name=rate]", "1/h 5/d")
+    page.click("#action button.primary")
+    expect(page.locator("#rates .rate")).to_contain_text("Limited to 1/h and 5/d")
+    page.click("#rates button:has-text('Resume')")
+    page.click("#action button.primary")
+    expect(page.locator("#rates .rate")).not_to_contain_text("Paused")
+    page.click("#rates button:has-text('Reset rate')")
+    page.click("#action button.primary")
+    expect(page.locator("#rates .rate")).not_to_contain_text("Limited")
+    page.click("nav >> text=History")
+    expect(page.locator("#history .rate_pause")).to_contain_text("paused the rate until")
+    expect(page.locator("#history .rate")).to_contain_text("set the rate to 1/h and 5/d")
+    expect(page.locator("#history .rate_resume")).to_contain_text("resumed the rate")
+    expect(page.locator("#history .rate_reset")).to_contain_text("reset the rate")
+
+
+def test_rates_need_a_write_key_to_be_changed(harness: Harness) -> None:
+    """Also on the narrowest phone, where all tabs are in view."""
+    harness.locks.push_back("api", 600)
+    page = harness.open("#view=rates", key=READ, viewport={"width": 320, "height": 640})
+    expect(page.locator("#rates .rate button").first).to_be_disabled()
+    assert no_sideways_scroll(page)

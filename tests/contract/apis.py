@@ -23,14 +23,16 @@ class LocksApi(Protocol):
 
     kind: str
 
-    def acquire(self, name: str, **options: Any) -> Any: ...
-    def try_acquire(self, name: str, **options: Any) -> BaseLease | Conflict: ...
-    def hold(self, name: str, **options: Any) -> Any: ...
+    def acquire(self, *names: str, **options: Any) -> Any: ...
+    def try_acquire(self, *names: str, **options: Any) -> BaseLease | Conflict: ...
+    def hold(self, *names: str, **options: Any) -> Any: ...
     def renew(self, lease: Any, ttl: float | None = None) -> None: ...
     def release(self, lease: Any) -> bool: ...
     def info(self, name: str) -> LockInfo | None: ...
     def holders(self, name: str) -> tuple[Holder, ...]: ...
     def is_locked(self, name: str) -> bool: ...
+    def throttle(self, key: str, rate: Any, **options: Any) -> None: ...
+    def push_back(self, key: str, seconds: float) -> None: ...
     def close(self) -> None: ...
 
 
@@ -70,15 +72,15 @@ class AsyncApi:
             self._end()
             raise
 
-    def acquire(self, name: str, **options: Any) -> Any:
-        return self._run(lambda: self._locks.acquire(name, **options))
+    def acquire(self, *names: str, **options: Any) -> Any:
+        return self._run(lambda: self._locks.acquire(*names, **options))
 
-    def try_acquire(self, name: str, **options: Any) -> Any:
-        return self._run(lambda: self._locks.try_acquire(name, **options))
+    def try_acquire(self, *names: str, **options: Any) -> Any:
+        return self._run(lambda: self._locks.try_acquire(*names, **options))
 
     @contextmanager
-    def hold(self, name: str, **options: Any) -> Iterator[Any]:
-        manager: Any = self._locks.hold(name, **options)
+    def hold(self, *names: str, **options: Any) -> Iterator[Any]:
+        manager: Any = self._locks.hold(*names, **options)
         lease = self._run(manager.__aenter__)
         try:
             yield lease
@@ -103,6 +105,12 @@ class AsyncApi:
 
     def is_locked(self, name: str) -> Any:
         return self._run(lambda: self._locks.is_locked(name))
+
+    def throttle(self, key: str, rate: Any, **options: Any) -> None:
+        self._run(lambda: self._locks.throttle(key, rate, **options))
+
+    def push_back(self, key: str, seconds: float) -> None:
+        self._run(lambda: self._locks.push_back(key, seconds))
 
     def close(self) -> None:
         self._run(lambda: self._locks.close())

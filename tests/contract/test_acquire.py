@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from celery_locks import Conflict, Holder, LimitMismatch, LockConflict, LockUsageError
+from celery_locks import Conflict, Holder, LockConflict, LockUsageError
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
@@ -168,18 +168,20 @@ def test_limit_room_of_a_lapsed_holder_is_used(api: LocksApi, backend: Backend) 
     assert api.acquire("s", limit=2) is None
 
 
-@pytest.mark.parametrize(("held", "wanted"), [(1, 2), (2, 1), (3, 4)])
-def test_limit_unlike_the_held_one_is_refused(
-    api: LocksApi, other: LocksApi, backend: Backend, held: int, wanted: int
+@pytest.mark.parametrize(("held", "wanted", "gets_it"), [(1, 2, True), (2, 1, False), (3, 4, True)])
+def test_caller_is_granted_a_slot_by_its_own_limit(
+    api: LocksApi, other: LocksApi, held: int, wanted: int, gets_it: bool
 ) -> None:
-    """With two limits on one name, more holders would be let in than one side expects."""
+    """Callers that disagree, as during a deployment, do not raise errors for each other."""
     assert api.acquire("s", limit=held)
-    before = backend.content()
-    with pytest.raises(LimitMismatch, match=f"limit {held}, not {wanted}"):
-        other.acquire("s", limit=wanted)
-    with pytest.raises(LimitMismatch):
-        other.acquire("s", limit=wanted, wait=5)
-    assert backend.content() == before
+    answer = other.try_acquire("s", limit=wanted)
+    assert isinstance(answer, Conflict) is not gets_it
+    if isinstance(answer, Conflict):
+        assert answer.held_limit == held
+    info = api.info("s")
+    assert info
+    # Of two that are granted in one millisecond, the token decides which is listed first.
+    assert {info.limit, *info.other_limits} == ({held, wanted} if gets_it else {held})
 
 
 def test_limit_may_change_once_nobody_holds_it(api: LocksApi, backend: Backend) -> None:

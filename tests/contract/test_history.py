@@ -9,7 +9,7 @@ import time_machine
 from celery_locks import Holder, Locks, admin
 from celery_locks.core.lease import MIN_NOTED_HOLD
 from celery_locks.store.commands.admin import AdminCommands
-from celery_locks.store.commands.requests import AcquireExtras, Mark, reservation_token
+from celery_locks.store.commands.locks import AcquireExtras, Mark, reservation_token
 from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED
 from tests.contract.apis import LocksApi

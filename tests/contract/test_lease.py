@@ -8,7 +8,7 @@ import pytest
 
 from celery_locks import LeaseLost, LockEvent, State, admin, subscribe
 from celery_locks.core.renewer import renewer
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.replies import Renewal
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
 from tests.support.waiting import wait_until

@@ -9,8 +9,8 @@ import pytest
 from celery_locks import Holder, Locks
 from celery_locks.metrics.collector import read_counts, read_tallies
 from celery_locks.store.commands import metrics as metrics_commands
-from celery_locks.store.commands.metrics import MetricField, MetricsCommands
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.metrics import MetricField, MetricsCommands, Tally
 from celery_locks.types import LockSpec
 from tests.contract.backends import Backend
 
@@ -78,7 +78,7 @@ def _last_renewed(backend: Backend, name: str, token: str, ago: float) -> None:
 
 def test_tally_counts_who_is_there(locks: Locks, backend: Backend) -> None:
     """Every kind of holder and waiter is counted, and none that is gone."""
-    assert read_tallies(locks) == {"": (0, 0, 0.0, 0, 0)}
+    assert read_tallies(locks) == {"": Tally()}
     kept = locks.acquire("kept", at_least=60)
     assert kept
     kept.release()
@@ -94,8 +94,8 @@ def test_tally_counts_who_is_there(locks: Locks, backend: Backend) -> None:
     assert tallies.keys() == {"", "mail"}
     assert tallies[""][:2] == (299, 1)
     assert 25 <= tallies[""].oldest < 85
-    assert tallies[""][3:] == (0, 0)
-    assert tallies["mail"] == (0, 0, 0.0, 1, 1)
+    assert tallies[""][3:] == Tally()[3:]
+    assert tallies["mail"] == Tally(queued=1, waiting=1)
 
 
 def test_tally_is_bounded_and_takes_any_name(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from celery_locks import Holder, Locks, admin
 from celery_locks.store.commands.admin import PRUNED_KEYS, AdminCommands
-from celery_locks.store.commands.locks import PAGE
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import PAGE, reservation_token
 from celery_locks.types import LockSpec
 from tests.contract.backends import Backend
 

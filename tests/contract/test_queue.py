@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Conflict, Holder, LimitMismatch, LockInfo, admin
+from celery_locks import Conflict, Holder, LockInfo, admin
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
@@ -179,11 +179,11 @@ def test_newcomer_does_not_overtake_the_line(
     assert locks.perform(queued) == api.holders("a")[0].fence
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_newcomer_with_another_limit_is_refused_when_a_waiter_gets_the_slot(
-    api: LocksApi, other: LocksApi, backend: Backend, limit: int
+@pytest.mark.parametrize(("limit", "gets_it"), [(1, False), (3, True)])
+def test_newcomer_with_another_limit_comes_after_the_waiter(
+    api: LocksApi, other: LocksApi, backend: Backend, limit: int, gets_it: bool
 ) -> None:
-    """Every holder lapsed, but a waiter gets in with limit 2: the newcomer is refused."""
+    """Every holder lapsed: the waiter gets in, then the newcomer if its own limit allows it."""
     locks = backend.locks()
     for _ in range(2):
         assert api.acquire("s", limit=2)
@@ -191,11 +191,23 @@ def test_newcomer_with_another_limit_is_refused_when_a_waiter_gets_the_slot(
     assert isinstance(locks.perform(queued), Conflict)
     for holder in api.holders("s"):
         backend.lapse("s", holder.token)
-    with pytest.raises(LimitMismatch):
-        other.acquire("s", limit=limit)
+    assert bool(other.acquire("s", limit=limit)) is gets_it
     info = api.info("s")
     assert info
-    assert (info.limit, [h.token for h in info.holders], info.waiters) == (2, ["first"], ())
+    assert (info.holders[0].token, len(info.holders), info.waiters) == ("first", 1 + gets_it, ())
+
+
+def test_nobody_passes_a_waiter_with_a_lower_limit(api: LocksApi, backend: Backend) -> None:
+    """A waiter with limit 1 needs all holders to leave; with limit 3 others would starve it."""
+    locks = backend.locks()
+    first, second = api.acquire("s", limit=3), api.acquire("s", limit=3)
+    queued = locks.commands.acquire(LockSpec("s", limit=1), "first", Holder(), alive=60)
+    assert isinstance(locks.perform(queued), Conflict)
+    assert api.acquire("s", limit=3) is None
+    api.release(first)
+    assert api.acquire("s", limit=3) is None
+    api.release(second)
+    assert [holder.token for holder in api.holders("s")] == ["first"]
 
 
 def test_waiters_are_seen_in_their_order(api: LocksApi, backend: Backend) -> None:

@@ -34,8 +34,8 @@ from celery_locks.recipes import (
     reset,
     unclaim,
 )
+from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands, _memo_key
-from celery_locks.store.commands.requests import Mark
 from tests.contract.backends import Backend, ClusterBackend, in_loop, make_backend
 from tests.support.waiting import wait_until
 
@@ -122,6 +122,77 @@ def test_reuse_never_does_not_repeat_a_failure(locks: Locks) -> None:
     assert reset(locks, "pay:1") is True
     assert pay(1) is None
     assert work.runs == 2
+
+
+def test_once_failed_does_not_repeat_a_failure_for_a_while(locks: Locks) -> None:
+    """A caller learns that the work failed, when and why; afterwards the work runs again."""
+    work, began = Counter(failures=1, result=7), time.time()
+    pay = made_once(locks, work, once_failed=1.0)
+    with pytest.raises(OSError, match="no luck"):
+        pay(1)
+    answer = pay(1)
+    assert work.runs == 1
+    assert began - 1 < answer.pop("failed_at") < time.time() + 1
+    assert answer == {"skipped": True, "reason": "already_failed", "error": "OSError: no luck"}
+    [listed] = done_work(locks)
+    assert (listed.key, listed.state, listed.size) == ("pay:1", "already_failed", 0)
+    assert listed.error == "OSError: no luck"
+    assert 0 < listed.lapses_in <= 1
+    wait_until(lambda: pay(1) == 7, 20, what="the work to run again")
+    assert work.runs == 2
+    assert [listed.state for listed in done_work(locks)] == ["already_done"]
+
+
+def test_once_failed_can_be_reset_and_is_the_rule_of_the_caller(locks: Locks) -> None:
+    work = Counter(failures=2, result=7)
+    pay = made_once(locks, work, once_failed=60)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no luck"):
+            pay(1)
+        assert reset(locks, "pay:1")
+    assert list(done_work(locks)) == []
+    work.failures = 3
+    with pytest.raises(OSError, match="no luck"):
+        pay(1)
+    assert made_once(locks, work)(1) == 7  # without once_failed a failure counts as nothing
+
+
+def test_once_failed_does_not_count_an_interruption(locks: Locks) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made_once(locks, interrupted, once_failed=60)(1)
+    assert list(done_work(locks)) == []
+
+
+def test_once_failed_does_not_hide_that_another_run_completed_the_work(
+    locks: Locks, backend: Backend
+) -> None:
+    """A run that lost its lock fails after another one has completed the work."""
+
+    def lose_and_fail() -> None:
+        admin.force_release(locks, "pay:1")
+        assert made_once(backend.locks(), lambda: "paid")(1) == "paid"
+        raise OSError("no luck")
+
+    with pytest.raises(OSError, match="no luck"):
+        made_once(locks, lose_and_fail, once_failed=60)(1)
+    assert made_once(locks, Counter(), once_failed=60)(1) == "paid"
+
+
+@pytest.mark.parametrize("message", ["", "x" * 5000, "\ud800", "a\nb\x1b[31m", "ü" * 300])
+def test_once_failed_keeps_any_error(locks: Locks, message: str) -> None:
+    def fail() -> None:
+        raise OSError(message)
+
+    with pytest.raises(OSError):
+        made_once(locks, fail, once_failed=60)(1)
+    answer = made_once(locks, fail, once_failed=60)(1)
+    assert answer["error"].startswith("OSError")
+    assert len(answer["error"]) <= once_room.ERROR_LENGTH
+    assert answer["error"].isprintable()
+    assert [listed.error for listed in done_work(locks)] == [answer["error"]]
 
 
 def test_reuse_never_does_not_repeat_what_was_killed(locks: Locks, backend: Backend) -> None:
@@ -689,11 +760,16 @@ WRONG: dict[str, Callable[[Locks], object]] = {
     "idempotent no key": lambda locks: idempotent(locks, key=""),
     "idempotent ttl": lambda locks: idempotent(locks, key="k", ttl=0),
     "idempotent reuse": lambda locks: idempotent(locks, key="k", reuse="sometimes"),  # type: ignore[arg-type]
+    "idempotent once_failed": lambda locks: idempotent(locks, key="k", once_failed=-1),
+    "idempotent once_failed never": lambda locks: idempotent(
+        locks, key="k", once_failed=5, reuse="never"
+    ),
     "idempotent lock_ttl": lambda locks: idempotent(locks, key="k", lock_ttl=0.5),
     "idempotent parameter": lambda locks: idempotent(locks, key="{b}")(lambda a: a),
     "idempotent locks": lambda locks: idempotent("redis://x", key="k"),  # type: ignore[arg-type]
     "idempotent function": lambda locks: idempotent(locks, key="k")(7),  # type: ignore[type-var]
     "idempotent key function": lambda locks: idempotent(locks, key=lambda: "")(lambda: 1)(),
+    "idempotent without a key": lambda locks: idempotent(locks, key=lambda: None)(lambda: 1)(),  # type: ignore[arg-type, return-value]
 }
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, LeaseLost, LockEvent, LockRevoked, State, admin, subscribe
-from celery_locks.store.commands.requests import Renewal, reservation_token
+from celery_locks.store.commands.locks import reservation_token
+from celery_locks.store.commands.replies import Renewal
 from celery_locks.types import LockSpec, Revocation
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend

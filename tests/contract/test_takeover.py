@@ -1,10 +1,21 @@
 """A later attempt of a job takes its lock over; nobody else does."""
 
+from typing import Any
+
 import pytest
 
-from celery_locks import Conflict, Holder, LeaseLost
+from celery_locks import Conflict, Holder, LeaseLost, Locks
+from celery_locks.store.commands.locks import AcquireExtras, ParkRequest, reservation_token
+from celery_locks.store.commands.replies import Renewal
+from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def locks(backend: Backend) -> Locks:
+    return backend.locks()
 
 
 def attempt(number: int, job: str = "job") -> Holder:
@@ -76,3 +87,115 @@ def test_task_id_of_any_spelling(api: LocksApi, other: LocksApi, job: str) -> No
     api.acquire("a", holder=attempt(0, job))
     assert api.holders("a")[0].task_id == job
     assert other.acquire("a", holder=attempt(1, job))
+
+
+# A retry carries the fences of the run that published it, and takes over from no other run.
+
+
+def ask(
+    locks: Locks, token: str, retries: int, published_by: tuple[int, ...] = (), **options: Any
+) -> Any:
+    extras = AcquireExtras(published_by=published_by) if published_by else None
+    spec = LockSpec("a", options.pop("ttl", 30.0), options.pop("limit", 1))
+    return locks.perform(
+        locks.commands.acquire(spec, token, attempt(retries), extras=extras, **options)
+    )
+
+
+def lapse(locks: Locks, backend: Backend, token: str) -> None:
+    """Let the lease of this token lapse, as that of a process that was killed."""
+    locks.perform(locks.commands.renew([Renewal("a", token, 0.01)], 1.0))
+    wait_until(lambda: not locks.holders("a"), 10, what="the lease to lapse")
+
+
+def test_retry_takes_over_from_the_run_that_published_it(locks: Locks, backend: Backend) -> None:
+    first = ask(locks, "t1", 0)
+    second = ask(locks, "t2", 1, (first,))
+    assert second > first
+    assert ask(locks, "t2", 1, (first,)) == second, "the reply was lost"
+    assert [it.token for it in locks.holders("a")] == ["t2"]
+    locks.perform(locks.commands.release("a", "t2"))
+    assert backend.keys() == {"fence"}
+
+
+def test_retry_does_not_take_over_from_a_copy_of_the_attempt_before(
+    locks: Locks, backend: Backend
+) -> None:
+    """The attempt published its retry and died; its message was redelivered and runs."""
+    first = ask(locks, "t1", 0)
+    lapse(locks, backend, "t1")
+    copy = ask(locks, "copy", 0)
+    assert copy > first
+    before = backend.content()
+    conflict = ask(locks, "t2", 1, (first,))
+    assert [it.token for it in conflict.holders] == ["copy"]
+    assert conflict.has_copy_of("job", attempt(1).attempt)
+    assert backend.content() == before
+    locks.perform(locks.commands.release("a", "copy"))
+    assert ask(locks, "t2", 1, (first,)) > copy
+
+
+def test_retry_beside_a_copy_gets_no_free_slot_and_does_not_wait(
+    locks: Locks, backend: Backend
+) -> None:
+    """With a limit, and with ``wait``: the copy is the same work."""
+    first = ask(locks, "t1", 0, limit=2)
+    lapse(locks, backend, "t1")
+    ask(locks, "copy", 0, limit=2)
+    conflict = ask(locks, "t2", 1, (first,), limit=2, alive=5.0)
+    assert isinstance(conflict, Conflict)
+    info = locks.info("a")
+    assert info
+    assert not info.waiters
+    assert [it.token for it in info.holders] == ["copy"]
+
+
+def test_retry_that_was_granted_after_a_copy_yields_to_it(locks: Locks, backend: Backend) -> None:
+    """Both waited for two slots that came free together, and the copy was first in the queue."""
+    for token in ("x", "y"):
+        locks.perform(locks.commands.acquire(LockSpec("a", 30.0, 2), token, Holder()))
+    assert isinstance(ask(locks, "copy", 0, limit=2, alive=5.0), Conflict)
+    assert isinstance(ask(locks, "t2", 1, (1,), limit=2, alive=5.0), Conflict)
+    for token in ("x", "y"):
+        locks.perform(locks.commands.release("a", token))
+    assert [it.token for it in locks.holders("a")] == ["copy", "t2"]
+    conflict = ask(locks, "t2", 1, (1,), limit=2, alive=5.0)
+    assert isinstance(conflict, Conflict)
+    assert [it.token for it in conflict.holders] == ["copy"]
+    assert ask(locks, "copy", 0, limit=2, alive=5.0) > 0
+    assert [it.token for it in locks.holders("a")] == ["copy"]
+
+
+@pytest.mark.parametrize(
+    "kept_under", ["", reservation_token("job", again=True)], ids=["at_least", "on_retry=keep"]
+)
+def test_retry_takes_over_a_slot_under_which_nothing_runs(locks: Locks, kept_under: str) -> None:
+    """Whichever run left it: the publisher, or a copy of it that ended."""
+    ask(locks, "copy", 0)
+    locks.perform(locks.commands.release("a", "copy", keep_for=60.0, next_token=kept_under))
+    assert len(locks.holders("a")) == 1
+    assert ask(locks, "t2", 1, (1,)) > 1
+    assert [it.token for it in locks.holders("a")] == ["t2"]
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_retry_takes_over_the_reservation_of_its_message(locks: Locks, parked: bool) -> None:
+    """It has attempt 0: a message in the queue, or a parked one that was woken."""
+    token = reservation_token("job", parked=parked)
+    locks.perform(locks.commands.acquire(LockSpec("a", 60.0), token, attempt(-1)))
+    assert ask(locks, "t2", 1, (1,)) > 1
+    assert [it.token for it in locks.holders("a")] == ["t2"]
+
+
+def test_retry_that_may_park_is_not_parked_behind_a_copy(locks: Locks, backend: Backend) -> None:
+    """A parked message is woken for the slot of the copy; it comes back by itself instead."""
+    first = ask(locks, "t1", 0)
+    lapse(locks, backend, "t1")
+    ask(locks, "copy", 0)
+    park = ParkRequest(attempt(-1), 2, 60.0, "message", 10)
+    extras = AcquireExtras(published_by=(first,), park=park)
+    answer = locks.perform(locks.commands.acquire(LockSpec("a"), "t2", attempt(1), extras=extras))
+    assert isinstance(answer, Conflict)
+    info = locks.info("a")
+    assert info
+    assert not info.waiting

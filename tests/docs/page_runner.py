@@ -3,8 +3,9 @@
     python -m tests.docs.page_runner docs/how-to/names.md redis://127.0.0.1:7001 /tmp/work
 
 The process is the page's own, and so is the working directory, which is on `sys.path`. In every
-snippet `redis://localhost:6379` stands for the server in the second argument. The first snippet
-that fails ends the page with a report: file, line, what was expected and what came.
+snippet, and in the output of every command, `redis://localhost:6379` stands for the server in the
+second argument. The first snippet that fails ends the page with a report: file, line, what was
+expected and what came.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ class Page:
         """Run them in order; the commands in the background end here, whatever happens."""
         try:
             for snippet in snippets:
-                self._run(snippet._replace(text=snippet.text.replace(SERVER, self._server)))
+                self._run(snippet)
         finally:
             for process in self._background:
                 process.kill()
                 process.wait()
 
     def _run(self, snippet: Snippet) -> None:
+        if snippet.language != "console":  # of which only the commands, and not the output
+            snippet = snippet._replace(text=self._with_server(snippet.text))
         match snippet.action:
             case "skip":
                 return
@@ -70,7 +73,8 @@ class Page:
             self._run_python(snippet)
         elif snippet.language == "console":
             for command in commands_of(snippet):
-                self._run_command(snippet, command)
+                real = command._replace(text=self._with_server(command.text))
+                self._run_command(snippet, real)
         elif snippet.language in PARSERS:
             _parse_data(snippet)
 
@@ -79,7 +83,8 @@ class Page:
         try:
             # As many empty lines before it as in the page: a traceback then names the right line.
             padded = "\n" * (snippet.line - 1) + snippet.text
-            exec(compile(padded, str(snippet.page), "exec"), self._namespace)
+            code = compile(padded, str(snippet.page), "exec", dont_inherit=True)
+            exec(code, self._namespace)
         except (Exception, SystemExit) as error:
             names = [cls.__name__ for cls in type(error).__mro__]
             if expected not in names:
@@ -149,6 +154,9 @@ class Page:
                 sentence = f"`{command.text}` did not start as the page says"
                 raise snippet.error(sentence, detail, command.line)
             time.sleep(0.02)
+
+    def _with_server(self, text: str) -> str:
+        return text.replace(SERVER, self._server)
 
     def _lines(self, output: bytes) -> list[str]:
         """Return the lines as the page would show them: with its own name of the server."""

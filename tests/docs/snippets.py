@@ -1,9 +1,10 @@
 """The snippets of a page of the documentation: what there is to run, and how.
 
 A block `python` is executed in the namespace of the page. A block `console` has commands (`$ …`)
-and their output, in which `...` stands for any text in a line and a line `...` for any lines; a
-command that ends in ` &` runs until the page ends. `yaml`, `toml` and `json` are parsed, the other
-languages of `NOT_RUN` are only shown. A comment on the line before the block changes that:
+and a sample of their output, in which pids, times and the like may differ (`expected_output.py`);
+`...` stands for any text in a line and a line `...` for any lines. A command that ends in ` &` runs
+until the page ends. `yaml`, `toml` and `json` are parsed, the other languages of `NOT_RUN` are only
+shown. A comment on the line before the block changes that:
 
     <!-- snippet: file shop.py -->        write the block to this file
     <!-- snippet: new -->                 begin with an empty namespace

@@ -508,6 +508,6 @@ class TestViewAndTask:
 
 
 def test_every_page_is_tested() -> None:
-    """A fault that nobody has shown is a claim."""
-    pages = {page.stem for page in PAGES.glob("*.md")} - {"index"}
+    """A fault that nobody has shown is a claim; two pages are lists, and claim none."""
+    pages = {page.stem for page in PAGES.glob("*.md")} - {"index", "applications"}
     assert {page for page in pages if f'"{page}"' not in Path(__file__).read_text()} == set()

@@ -169,7 +169,7 @@ def test_every_method_for_users_is_shown(site: Path, name: str) -> None:
 def test_signatures_show_the_real_options(site: Path) -> None:
     """`**options` tells a reader nothing."""
     text = (site / "llms-full.txt").read_text()
-    assert "Locks.hold(name: str, *, required: bool = True, ttl: float = 30.0," in text
+    assert "Locks.hold(name: str, *more: str, required: bool = True, ttl: float = 30.0," in text
     assert "single_instance(target: Any = None, /, *, key: Key | None = None, ttl:" in text
     assert "Unpack[" not in text
 

@@ -58,7 +58,7 @@ def test_every_option_has_a_meaning() -> None:
         ("ttl", "`30`", "seconds, from 1"),
         ("once", "`0`", "seconds, from 0"),
         ("wait", '`"forever"`', 'seconds, from 0, or `"forever"`'),
-        ("limit", "`1`", "a whole number from 1 to 1,000,000"),
+        ("limit", "`1`", "a whole number from 1 to 1,000,000, or a function"),
         ("enabled", "`True`", "`True`, `False`"),
         ("on_lost", '`"raise"`', '`"raise"`, `"warn"`'),
     ],
@@ -70,9 +70,9 @@ def test_options_show_what_the_code_accepts(option: str, default: str, values: s
 def test_tree_of_errors_has_every_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is not drawn in the docstring would be missing here too."""
     assert errors.names()[:2] == ["LockError", "LockConflict"]
-    tree = (errors.errors.__doc__ or "").replace("LimitMismatch ", "")
+    tree = (errors.errors.__doc__ or "").replace("AlreadyDone ", "")
     monkeypatch.setattr(errors.errors, "__doc__", tree)
-    with pytest.raises(ValueError, match="LimitMismatch"):
+    with pytest.raises(ValueError, match="AlreadyDone"):
         errors.names()
 
 
@@ -126,7 +126,9 @@ def test_details_are_those_of_real_events(
 
 
 def test_signature_shows_options_and_context_managers() -> None:
-    assert api.signature_of(Locks.hold, is_method=True).startswith("(name: str, *, required: bool")
+    assert api.signature_of(Locks.hold, is_method=True).startswith(
+        "(name: str, *more: str, required: bool"
+    )
     assert api.signature_of(Locks.hold).endswith("-> AbstractContextManager[Lease]")
     assert api.signature_of(Locks) == (
         "(client: Any, *, prefix: str = ..., shards: int = ..., ttl: float = ...)"

@@ -57,6 +57,8 @@ def test_page_that_is_right_passes(page: Path) -> None:
             two
         one
         t...o
+        $ echo runs in pid $$
+        runs in pid 4711
         $ ls; exit 3
         ...
         shop.py
@@ -86,6 +88,10 @@ WRONG = {
     "output": (
         "```console\n$ printf 'one\\ntwo\\n'\none\nthree\n```",
         ["page.md:2: `printf 'one\\ntwo\\n'` printed something else", " one\n-three\n+two"],
+    ),
+    "word beside a sample": (
+        "```console\n$ echo it runs in pid $$\nit ran in pid 4711\n```",
+        ["page.md:2:", "-it ran in pid 4711", "+it runs in pid "],
     ),
     "missing line": ("```console\n$ echo one\none\ntwo\n```", ["-two"]),
     "further line": ("```console\n$ echo one; echo two\none\n```", ["+two"]),
@@ -210,6 +216,85 @@ def test_worker_runs_until_the_page_ends(page: Path, tmp_path: Path, more: str) 
 )
 def test_matches_knows_the_dots(expected: str, actual: str, is_match: bool) -> None:
     assert matches(expected.splitlines(), actual.splitlines()) is is_match
+
+
+SAMPLE = (
+    "Lock 'invoice:42' is held by task shop.bill[6f1d2c1e-8a34-4f0b-9d4e-2b7a5c90e1f3] on w1@shop, "
+    "pid 4711, since 2026-11-17 03:04:05 UTC (54 s), with fence 1794967806011279."
+)
+REAL = (
+    "Lock 'invoice:42' is held by task shop.bill[0b0c8a90-1111-4f0b-9d4e-000000000000] on w1@shop, "
+    "pid 7, since 2027-01-01 00:00:00 UTC (1 min 2 s), with fence 1794967806011280."
+)
+TABLE = (
+    "LOCK        HOLDER           WORKER   PID   HELD FOR  LAPSES IN  WAITING\n"
+    "invoice:42  shop.bill first  w1@shop  4711  3 s       28 s       -"
+)
+REAL_TABLE = (
+    "LOCK        HOLDER           WORKER   PID      HELD FOR  LAPSES IN    WAITING\n"
+    "invoice:42  shop.bill first  w1@shop  1234567  21 s      59 min 48 s  -"
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        (SAMPLE, REAL),
+        (TABLE, REAL_TABLE),
+        ("report:1  a b  web1  4711  3 s  -", "report:1  a b  vm    12     1 s   -"),
+        ("ann@web1 took lock 'a'.", "root@vm took lock 'a'."),
+        ("Ran 2 tests in 0.215s", "Ran 2 tests in 1.786s"),
+        ("{'pid': 4711, 'host': 'web1'}", "{'pid': 1, 'host': 'vm'}"),
+        ("(ttl 30 s, about 6 renewals)", "(ttl 30 s, about 1 renewal)"),
+    ],
+)
+def test_sample_stands_for_values_of_its_form(expected: str, actual: str) -> None:
+    """A page shows what a reader sees, and not dots."""
+    assert matches(expected.splitlines(), actual.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("word", "wrong"),
+    [
+        ("Lock", "lock"),
+        ("invoice:42", "invoice:43"),
+        ("is held", "was held"),
+        ("w1@shop", "w2@shop"),
+        ("shop.bill", "shop.pay"),
+        ("pid 7", "pid"),
+        ("pid 7", "pid seven"),
+        ("fence 1794967806011280", "fence 7"),
+        ("2027-01-01 00:00:00 UTC", "2027-01-01 UTC"),
+        ("(1 min 2 s)", "(1 minute)"),
+        ("0b0c8a90-1111", "0b0c8a90"),
+        ("011280.", "011280"),
+    ],
+)
+def test_wrong_word_beside_samples_fails(word: str, wrong: str) -> None:
+    assert word in REAL
+    assert not matches([SAMPLE], [REAL.replace(word, wrong)])
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        (TABLE, REAL_TABLE.replace("LAPSES IN", "LAPSES")),
+        (TABLE, REAL_TABLE.replace("w1@shop", "w2@shop")),
+        (TABLE, REAL_TABLE[:-1] + "1"),
+        (TABLE, " " + REAL_TABLE),
+        ("it learns of it within 2 s", "it learns of it within 3 s"),
+        ("a ttl of 30 s", "a ttl of 6 s"),
+        ("ttl 1.5 s", "ttl 1.6 s"),
+        ("w1@shop is alive", "w2@shop is alive"),
+        ("payout:2026-11-17", "payout:2026-11-18"),
+        ("2 past holds", "3 past holds"),
+        ("  1. task", "1. task"),
+        ("1 passed in 0.12s", "2 passed in 0.12s"),
+    ],
+)
+def test_what_does_not_vary_is_compared(expected: str, actual: str) -> None:
+    """Settings, names, counts and columns are the same in every run."""
+    assert not matches(expected.splitlines(), actual.splitlines())
 
 
 def test_difference_leaves_out_what_matches() -> None:

@@ -246,7 +246,7 @@ def test_many_debts_to_a_silent_server_do_not_starve_a_healthy_one(
             PendingRelease(
                 f"d{number}",
                 f"{number:024x}",
-                operations._background_store,
+                operations.background_store,
                 near.locks.commands,
                 now() + 60,
             )

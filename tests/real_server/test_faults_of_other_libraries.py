@@ -14,7 +14,7 @@ from celery_locks import LeaseLost, Locks, State
 from celery_locks.clock import now
 from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.replies import Renewal
 from tests.servers.embedded import EmbeddedServer
 from tests.support.news import News
 from tests.support.proxy import Proxy

@@ -310,7 +310,7 @@ from celery_locks.clock import now
 from celery_locks.core.pending_releases import PendingRelease
 locks = Locks.from_url("redis://127.0.0.1:1/0")
 renewer.release_later(
-    PendingRelease("x", "t", locks.operations._background_store, locks.commands, now() + 30)
+    PendingRelease("x", "t", locks.operations.background_store, locks.commands, now() + 30)
 )
 
 def child():

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from celery_locks import Holder, Locks
+from celery_locks.rates import Rate
 from celery_locks.store.calls import Call
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.locks import AcquireExtras, RateCheck
+from celery_locks.store.commands.replies import Renewal
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 
@@ -59,4 +61,27 @@ def test_commands_of_a_short_task(server: EmbeddedServer, locks: Locks) -> None:
         "exists": 1,
         "hdel": 1,
         "zrem": 2,
+    }
+
+
+def test_commands_of_a_start_at_a_rate(server: EmbeddedServer, locks: Locks) -> None:
+    """What operators may set for a rate is read with its times, by one HMGET."""
+    rate = RateCheck("r", Rate.parse("1000/s", burst=1000).text, 0)
+    calls = [
+        locks.commands.acquire(LockSpec(name), name, HOLDER, AcquireExtras(rates=(rate,)))
+        for name in ("a", "b")
+    ]
+    locks.perform(calls[0])
+    found = cost(server, locks, calls[1])
+    assert found.pop("pexpire", 0) <= 2  # only if the key expires too early
+    assert found == {
+        "get": 1,
+        "hmget": 1,
+        "hset": 3,
+        "pttl": 2,
+        "set": 2,
+        "time": 1,
+        "zadd": 2,
+        "zrange": 1,
+        "zscore": 1,
     }

@@ -24,7 +24,7 @@ from celery_locks.integration.execution import Execution, unreleased
 from celery_locks.integration.headers import HEADER
 from celery_locks.integration.interrupt import main_thread
 from celery_locks.recipes import Buffer, claim_or_create, idempotent
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import lock_name_of
 from celery_locks.types import Holder, LockSpec
 from celery_locks.validation import QUEUED

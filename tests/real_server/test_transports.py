@@ -78,7 +78,7 @@ def app_with(**conf: Any) -> Iterator[Celery]:
 
 
 def take_one(locks: Locks) -> None:
-    with locks.hold("a", ttl=3):
+    with locks.hold("a", ttl=30):
         assert locks.is_locked("a")
     locks.close()
 

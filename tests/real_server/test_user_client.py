@@ -18,10 +18,10 @@ import redis.asyncio
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
 from celery_locks.clock import now
-from celery_locks.store.connect_errors import ConnectionFailed
+from celery_locks.store.connect_errors import ConnectionFailed, Reply
 from celery_locks.store.connection_pool import ConnectionPool
 from celery_locks.store.drivers import BlockingDriver, run_blocking
-from celery_locks.store.packing import Reply, pack
+from celery_locks.store.scripts import pack
 from celery_locks.store.url import from_url
 from tests.servers.embedded import EmbeddedServer
 from tests.support.news import at_most

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +22,17 @@ from celery import Celery, Task, shared_task, signals
 from pydantic import BaseModel
 
 import celery_locks
-from celery_locks import LockedTask, LockEvent, current_lease, metrics, single_instance, subscribe
-from tests.support.keys import key_alone
+from celery_locks import (
+    LockedTask,
+    LockEvent,
+    current_lease,
+    limited,
+    metrics,
+    rate_limited,
+    single_instance,
+    subscribe,
+)
+from tests.support.keys import key_alone, limit_in_key
 
 CONF_VARIABLE = "CELERY_LOCKS_TEST_CONF"
 JOURNAL, EVENTS = "test-journal", "test-events"
@@ -54,9 +64,11 @@ def make_app(conf: Mapping[str, Any]) -> Celery:
         **settings,
     )
     _add_tasks(app)
+    from tests.support.policy_tasks import add_policy_tasks
     from tests.support.queued_tasks import add_queued_tasks  # it uses what is below
 
     add_queued_tasks(app)
+    add_policy_tasks(app)
     return app
 
 
@@ -139,6 +151,11 @@ def _add_tasks(app: Celery) -> None:
             self.lock.check()
         return key
 
+    @app.task(name="slots", lock_key=key_alone, lock_limit=limit_in_key, **locked)
+    def slots(self: Any, key: str, gate: str | None = None) -> Any:
+        with noted(app, self):
+            pass_gate(app, gate)
+
     @app.task(name="shows", lock_key=key_alone, **locked)
     def shows(self: Any, key: str) -> Any:
         said = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
@@ -158,10 +175,18 @@ def _add_tasks(app: Celery) -> None:
         name="stubborn", lock_key=key_alone, acks_late=True, reject_on_worker_lost=True, **locked
     )
     def stubborn(
-        self: Any, key: str, gate: str | None = None, deadly: bool = False, retries: bool = False
+        self: Any,
+        key: str,
+        gate: str | None = None,
+        deadly: bool = False,
+        retries: bool = False,
+        retry_queue: str | None = None,
     ) -> Any:
         first = not client_of(app.conf.journal_url).incr(f"stubborn:{self.request.id}") > 1
         with noted(app, self):
+            if retry_queue and first:
+                self.retry(queue=retry_queue, countdown=0, throw=False)
+                os.kill(os.getpid(), signal.SIGKILL)
             pass_gate(app, gate)
         if retries and first:
             raise self.retry(exc=Passing(Deadly()), countdown=600)
@@ -229,6 +254,22 @@ def _add_tasks(app: Celery) -> None:
     @app.task(name="open", lock_enabled=False, **locked)
     def open_(self: Any) -> Any:
         return bool(self.lock), self.lock.fence, self.lock.check()
+
+    @app.task(name="paced", bind=True, shared=False)
+    @rate_limited("20/s", key="paced")
+    def paced(self: Any, number: int) -> Any:
+        began = time.time()
+        note(app, "start", self, number=number, began=began)
+
+    @app.task(name="calls", bind=True, shared=False, max_retries=3)
+    @limited(2, key="calls:{tenant}", on_conflict="requeue")
+    @rate_limited("5/s", key="calls:{tenant}")
+    @rate_limited(lambda tenant, **_: None if tenant == "vip" else ("10/s", "500/m"), key="total")
+    def calls(self: Any, tenant: str, retry: bool = False) -> Any:
+        note(app, "start", self, tenant=tenant, began=time.time())
+        if retry and not self.request.retries:
+            raise self.retry(countdown=0)
+        return tenant
 
     _add_placements(app)
     _add_outsiders(app)
@@ -332,6 +373,8 @@ def _write_event(url: str) -> Any:
             "kind": event.kind,
             "name": event.name,
             "task": event.detail.get("task"),
+            "task_id": event.detail.get("task_id"),
+            "starts_at": event.at + event.detail.get("pause", 0.0),
             "release": RELEASE,
         }
         client_of(url).rpush(EVENTS, json.dumps(entry))

@@ -132,6 +132,11 @@ class Rig:
         entries = [json.loads(line) for line in self.redis.lrange(EVENTS, 0, -1)]
         return [entry for entry in entries if (entry["kind"], entry["name"]) == (kind, name)]
 
+    def all_events(self, kind: str) -> list[dict[str, Any]]:
+        """The events of all locks."""
+        entries = [json.loads(line) for line in self.redis.lrange(EVENTS, 0, -1)]
+        return [entry for entry in entries if entry["kind"] == kind]
+
     def wait_event(self, kind: str, name: str, times: int = 1) -> None:
         wait_until(
             lambda: len(self.events(kind, name)) >= times,

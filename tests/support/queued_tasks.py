@@ -16,6 +16,10 @@ from tests.support.keys import key_alone
 KEY = key_alone
 
 
+def join_items(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    return {**later, "items": earlier["items"] + later["items"]}
+
+
 class Refusing(LockedTask):
     """Refuses before the task's own call: the lock is never asked for."""
 
@@ -57,6 +61,16 @@ def add_queued_tasks(app: Celery) -> None:
             pass_gate(app, gate)
         return "also"
 
+    @app.task(
+        name="sends_itself",
+        lock_scope="queued+running",
+        lock_on_conflict={"publish": "wait", "run": "skip"},
+        lock_wait=60,
+        **locked,
+    )
+    def sends_itself(self: Any, key: str) -> Any:
+        return self.delay(key).id
+
     @app.task(name="refusing", base=Refusing, lock_key=KEY, lock_scope="queued", **bound)
     def refusing(self: Any, key: str, how: str) -> Any:
         return how
@@ -82,6 +96,25 @@ def add_queued_tasks(app: Celery) -> None:
         with noted(app, self, value=value):
             pass_gate(app, gate)
         return value
+
+    def note_items(self: Any, items: Any, gate: str | None) -> Any:
+        with noted(app, self, value=items):
+            pass_gate(app, gate)
+        return items
+
+    @app.task(name="quiet", lock_settle=1, lock_max_wait=1.5, **locked)
+    def quiet(self: Any, key: str, items: Any, gate: str | None = None) -> Any:
+        return note_items(self, items, gate)
+
+    merging = {"lock_settle": 0.5, "lock_max_wait": 1.5, "lock_arguments": join_items}
+
+    @app.task(name="joined", **merging, **locked)
+    def joined(self: Any, key: str, items: list[Any], gate: str | None = None) -> Any:
+        return note_items(self, items, gate)
+
+    @app.task(name="first_kept", lock_debounce=1.5, lock_arguments="first", **locked)
+    def first_kept(self: Any, key: str, items: Any, gate: str | None = None) -> Any:
+        return note_items(self, items, gate)
 
     @app.task(name="listed", lock_key="*", base=LockedTask, lock_scope="queued+running", **bound)
     def listed(self: Any, items: list[Any], gate: str | None = None) -> Any:

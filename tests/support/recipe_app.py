@@ -57,6 +57,19 @@ def risk(order: str, die: int = 0, pause: float = 0.0) -> str:
     raise OSError("no luck")
 
 
+@app.task(base=LockedTask, bind=True, max_retries=1)
+@single_instance(key="flaky:{order}", once=60, once_failed=5, on_conflict="wait")
+def flaky(self: Any, order: str, fail: bool = True, pause: float = 0.0) -> str:
+    note(f"flaky {order}")
+    for _ in range(round(pause * 100)):
+        time.sleep(0.01)
+    if fail and self.request.retries < 1:
+        raise self.retry(exc=OSError("no luck"), countdown=0)
+    if fail:
+        raise OSError("no luck")
+    return "well"
+
+
 @app.task(base=LockedTask, bind=True, lock_key=key_alone)
 def polite(self: Any, key: str) -> str:
     note(f"polite {key}")

@@ -12,10 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import Call, Effect, Subscribe, WaitForHandover
+from celery_locks.store.calls import (
+    Call,
+    Effect,
+    Operation,
+    Subscribe,
+    WaitForHandover,
+    run_sync,
+)
 from tests.support.sent_calls import (
     SentAcquire,
     SentRelease,
@@ -28,6 +35,7 @@ from tests.support.sent_calls import (
 )
 
 Step = tuple[str, Any]
+T = TypeVar("T")
 
 
 def name_of(effect: Effect) -> str:
@@ -56,6 +64,10 @@ class ScriptedStore:
     def expect(self, *script: Step) -> None:
         """Add to the end of the script."""
         self._script += script
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation to its end, as ``Locks`` does."""
+        return run_sync(operation, self.perform)
 
     @property
     def names(self) -> list[str]:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store.calls import Call, Operation
-from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.locks import LockCommands, Mark
 from celery_locks.store.commands.replies import LockPage, RenewReply, Wait
-from celery_locks.store.commands.requests import Mark
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import Revocation
 

@@ -11,6 +11,26 @@ _TURNS = 3
 
 
 @contextmanager
+def measure_longest_stall() -> Iterator[Callable[[], float]]:
+    """Do as ``measure_stalls``, but for the longest single one: a bound on one moment's delay."""
+    longest, over = [0.0], threading.Event()
+
+    def sleep_on() -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            time.sleep(_STEP)
+            longest[0] = max(longest[0], time.monotonic() - began - 2 * _STEP)
+
+    thread = threading.Thread(target=sleep_on, name="measure-longest-stall", daemon=True)
+    thread.start()
+    try:
+        yield lambda: longest[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
 def measure_stalls() -> Iterator[Callable[[], float]]:
     """``with measure_stalls() as stalled:`` and later ``stalled()``: seconds to be forgiven so far.
 

@@ -77,7 +77,7 @@ Holder.about = _say_more
 _PREVIOUS_HEADER = """
 
 VERSION = 0
-for _name in ("unseen", "refused"):
+for _name in ("unseen", "refused", "published_by"):
     _READERS.pop(_name)
 _write_before = LockHeader.write
 
@@ -85,7 +85,7 @@ _write_before = LockHeader.write
 def _write_unversioned(self, headers):
     written = _write_before(self, headers)
     fields = written.get(HEADER, {})
-    for unknown in ("version", "unseen", "refused"):
+    for unknown in ("version", "unseen", "refused", "published_by"):
         fields.pop(unknown, None)
     again = fields.pop("of_retry", False)
     if "queued" in fields:

@@ -26,8 +26,12 @@ def contend(self: Any, key: str, gate: str | None = None) -> None:
 
 @app.task(name="bounce", lock_scope="queued+running", max_retries=None, **_locked)
 def bounce(self: Any, key: str, queues: list[str]) -> list[str]:
-    """Retry in each of the queues, in turn."""
+    """Retry in each of the queues, in turn.
+
+    The work ends before ``retry``, which publishes the next attempt while this one still runs.
+    """
     with noted(app, self, ttl=self.lock.ttl):
-        if self.request.retries < len(queues):
-            raise self.retry(queue=queues[self.request.retries], countdown=0)
+        pass
+    if self.request.retries < len(queues):
+        raise self.retry(queue=queues[self.request.retries], countdown=0)
     return queues

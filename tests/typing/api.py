@@ -22,6 +22,9 @@ from celery_locks import (
     LockInfo,
     Locks,
     current_lease,
+    limited,
+    rate_limited,
+    send_task,
     single_instance,
 )
 from celery_locks.core.null_lease import NullLease
@@ -32,6 +35,17 @@ app = Celery("shop")
 
 
 # single_instance leaves a function's signature alone, with and without arguments.
+
+
+@limited(3, key="api:{number}")
+@rate_limited("30/m", key="api:{number}", burst=2)
+@rate_limited(lambda number: None)
+@rate_limited("1/s", cost=lambda number: 0.5)
+def paced(number: int) -> str:
+    return str(number)
+
+
+assert_type(paced(1), str)
 
 
 @single_instance
@@ -77,8 +91,21 @@ def options(key: Callable[[int], str]) -> None:
     single_instance(key=key, on_retry="keep", on_lost="warn", on_unavailable="run", at_least=1)
     single_instance(on_conflict="retry")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     single_instance(wait="forever", on_conflict="requeue")
+    single_instance(key=lambda n: f"n:{n}" if n else None)
+    single_instance(wait=5, on_conflict={"run": "wait", "then": "requeue"})
+    single_instance(key="k", once=60, once_failed=5)
+    single_instance(key="k", settle=1, max_wait=5, arguments=lambda earlier, later: later)
+    single_instance(key="k", debounce=1, arguments="first")
+    single_instance(debounce=1, arguments="both")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     single_instance(wait=None)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     single_instance(lifetime=30)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def by_name() -> None:
+    assert_type(
+        send_task(app, "shop.bill", [1], lock={"key": "bill:1"}, queue="q"), AsyncResult[Any]
+    )
+    send_task(app, "shop.bill", [1])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 # Below @shared_task: the whole signature is kept.
@@ -123,6 +150,9 @@ def refund(self: LockedTask[[int], str], number: int) -> str:
     assert_type(self.lock.fence, int)
     assert_type(self.lock.name, str)
     self.lock.check()
+    with self.locks.hold("other", on_conflict="requeue", wait=5) as lease:
+        assert_type(lease, Lease)
+    self.locks.hold("other", on_conflict="wait")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     return str(number)
 
 
@@ -191,6 +221,8 @@ def locks(client: object) -> None:
     assert_type(locks.try_acquire("a"), Lease | Conflict)
     assert_type(locks.hold("a"), AbstractContextManager[Lease])
     assert_type(locks.hold("a", required=False), AbstractContextManager[Lease | None])
+    with locks.hold("a", shared=True) as lease:
+        assert_type(lease.shared, bool)
     with locks.hold("a", limit=3, at_least=1.5) as lease:
         assert_type(lease.fence, int)
         assert_type(lease.remaining, float)

@@ -9,7 +9,6 @@ import pytest
 from celery_locks import errors
 from celery_locks.errors import (
     LeaseLost,
-    LimitMismatch,
     LockConflict,
     LockDeadlock,
     LockError,
@@ -28,6 +27,7 @@ PARENTS = {
     "LeaseLost": "LockError",
     "LockRevoked": "LeaseLost",
     "StopRequested": "LockError",
+    "RateLimited": "LockError",
     "AlreadyDone": "LockError",
     "LockUnavailable": "LockError",
     "ServerReadOnly": "LockUnavailable",
@@ -36,7 +36,6 @@ PARENTS = {
     "ServerTooOld": "LockUnavailable",
     "ForeignData": "LockUnavailable",
     "LockUsageError": "LockError",
-    "LimitMismatch": "LockUsageError",
 }
 CONFLICT = Conflict(
     "invoice:42",
@@ -61,7 +60,6 @@ def test_tree_is_as_drawn() -> None:
 
 def test_usage_error_is_a_value_error() -> None:
     assert issubclass(LockUsageError, ValueError)
-    assert issubclass(LimitMismatch, ValueError)
 
 
 @pytest.mark.parametrize("cls", [LockConflict, TaskLockAcquireError])
@@ -115,7 +113,7 @@ def test_conflict_says_who_and_where() -> None:
 def test_conflict_without_holders_has_no_holder() -> None:
     error = LockConflict(Conflict("a", (), 0.0, 1))
     assert error.holder is None
-    assert "is held;" in str(error)
+    assert "is next for others" in str(error)
 
 
 def test_lease_lost_survives_pickling() -> None:

@@ -25,6 +25,11 @@ DETAIL: dict[str, Any] = {
     "remaining": 9.0,
     "pid": 77,
     "does": "runs",
+    "limit": 3,
+    "held_limit": 5,
+    "rate": "api",
+    "ahead": 3,
+    "position": 2,
 }
 
 
@@ -177,4 +182,12 @@ def test_report_of_a_failure_tells_errors_apart(log: pytest.LogCaptureFixture) -
     assert [record.exc_info[0] for record in log.records if record.exc_info] == [
         KeyError,
         ValueError,
+    ]
+
+
+def test_task_that_a_paused_rate_limits_says_who_paused_it(log: pytest.LogCaptureFixture) -> None:
+    emit("limited", "a", **DETAIL, paused="paused by ann: wrong data")
+    assert log.messages == [
+        "task bill[42] is limited by rate 'api' (raise), which is paused by ann: wrong data; it "
+        "may ask again in 1.5 s (lock 'a')"
     ]

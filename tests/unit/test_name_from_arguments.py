@@ -405,9 +405,26 @@ def test_keys_of_single_calls_are_not_kept_for_ever() -> None:
 
 def test_a_function_may_make_the_name() -> None:
     assert name_from_arguments.from_callable(lambda n, **_: f"n:{n}", (1,), {"other": 2}) == "n:1"
-    for answer in (None, "", 3):
+    assert name_from_arguments.from_callable(lambda n: None, (1,), {}) is None
+    for answer in ("", 3):
         with pytest.raises(LockUsageError, match="it must return a text"):
             name_from_arguments.from_callable(lambda n, answer=answer: answer, (1,), {})
+
+
+def test_a_function_may_make_the_limit() -> None:
+    limit_of = name_from_arguments.limit_from_callable
+    assert limit_of(lambda n, **_: n + 1, (1,), {"other": 2}) == 2
+    for answer in (0, -1, 1.5, "3", None, True, 10**9):
+        with pytest.raises(LockUsageError, match=r"limit function .* must return a whole number"):
+            limit_of(lambda n, answer=answer: answer, (1,), {})
+    with pytest.raises(LockUsageError, match=r"limit function .* does not take the arguments"):
+        limit_of(lambda: 1, (1,), {})
+    with pytest.raises(TypeError, match="of the function itself"):
+        limit_of(_raise_type_error, (1,), {})
+
+
+def _raise_type_error(n: int) -> int:
+    raise TypeError("of the function itself")
 
 
 @pytest.mark.parametrize("letter", ["a", "ü", "東", "🔒"])
@@ -423,3 +440,20 @@ def test_a_long_name_keeps_its_head_and_stays_apart(letter: str) -> None:
 def test_a_name_of_just_the_longest_length_is_left_alone() -> None:
     assert name_from_arguments.shortened("x" * 200) == "x" * 200
     assert name_from_arguments.shortened("x" * 201) != "x" * 201
+
+
+def test_arguments_by_name_become_the_same_call_again() -> None:
+    """A merge function gets them by name, and the message needs the call."""
+
+    def pay(order: int, /, *more: int, note: str = "-", **rest: str) -> None: ...
+
+    parameters = name_from_arguments.Parameters(pay)
+    arguments = parameters.arguments((1, 2, 3), {"x": "y"})
+    assert arguments == {"order": 1, "more": (2, 3), "note": "-", "rest": {"x": "y"}}
+    assert parameters.call(arguments) == ((1, 2, 3), {"note": "-", "x": "y"})
+    assert parameters.call({"order": 1}) == ((1,), {"note": "-"})
+    with pytest.raises(TypeError):
+        parameters.arguments((), {})
+    for wrong in (None, {}, {"order": 1, "nobody": 2}):
+        with pytest.raises(LockUsageError, match="by name: order, more, note, rest"):
+            parameters.call(wrong)

@@ -9,7 +9,7 @@ import pytest
 
 from celery_locks import settings
 from celery_locks.errors import LockUsageError
-from celery_locks.options import LockOptions, checked, combined
+from celery_locks.options import LockOptions, checked, combined, refuse_idle
 
 
 def sides(on_conflict: Any) -> tuple[str, str]:
@@ -30,6 +30,8 @@ def sides(on_conflict: Any) -> tuple[str, str]:
         ({"run": "requeue"}, "requeue", "return_existing"),
         ({"publish": "raise"}, "skip", "raise"),
         ({"publish": "replace", "run": "wait"}, "wait", "replace"),
+        ({"publish": "skip"}, "skip", "skip"),
+        ({"publish": "wait"}, "skip", "wait"),
     ],
 )
 def test_one_word_or_a_pair(said: Any, run: str, publish: str) -> None:
@@ -39,7 +41,7 @@ def test_one_word_or_a_pair(said: Any, run: str, publish: str) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["never", None, 3, {}, {"publish": "skip"}, {"run": "replace"}, {"start": "skip"}, ["skip"]],
+    ["never", None, 3, {}, {"publish": "requeue"}, {"run": "replace"}, {"start": "skip"}, ["skip"]],
 )
 def test_other_words_are_refused_with_those_there_are(said: Any) -> None:
     with pytest.raises(LockUsageError, match=r"return_existing.*replace") as raised:
@@ -100,3 +102,121 @@ def test_defaults() -> None:
     options = LockOptions()
     assert (options.scope, options.pending_ttl, options.debounce) == ("running", 3600.0, 0.0)
     assert options.on_publish == "return_existing"
+
+
+# max_queued.
+
+
+def test_queue_has_room_for_as_many_as_may_run_unless_it_is_said() -> None:
+    assert combined({"scope": "queued"}).queue_limit == 1
+    assert combined({"scope": "queued", "limit": 3}).queue_limit == 3
+    assert combined({"scope": "queued", "limit": 3, "max_queued": 1}).queue_limit == 1
+    assert combined({"scope": "queued", "max_queued": 5}).queue_limit == 5
+    assert combined({"scope": "queued+running", "limit": 3, "max_queued": 5}).queue_limit == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "on_publish"),
+    [
+        ({"max_queued": 5}, "raise"),
+        ({"max_queued": 5, "on_conflict": {"publish": "skip"}}, "skip"),
+        ({"max_queued": 1}, "return_existing"),
+        ({"max_queued": 5, "scope": "queued+running"}, "return_existing"),
+        ({}, "return_existing"),
+    ],
+)
+def test_full_queue_of_several_raises_unless_it_is_said(
+    values: dict[str, Any], on_publish: str
+) -> None:
+    """Silence would lose calls, and no single message is the existing one."""
+    assert combined({"scope": "queued"}, checked(values, "here")).on_publish == on_publish
+
+
+def test_wait_is_for_the_publisher_if_it_waits() -> None:
+    """The run keeps its own side: one word would else make it occupy a worker's slot."""
+    publisher_waits = {"on_conflict": {"publish": "wait"}, "wait": 5}
+    words = checked({"key": "k", "scope": "queued", **publisher_waits}, "here")
+    options = combined({}, words)
+    assert (options.on_publish, options.on_conflict, options.patience) == ("wait", "skip", 5)
+    refuse_idle(words, options, "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"max_queued": 3}, "max_queued has no effect with scope='running'; write scope='queued'"),
+        ({"max_queued": 3, "scope": "queued+running"}, "or limit with scope='queued\\+running'"),
+        ({"max_queued": 3, "debounce": 2}, "max_queued has no effect with debounce"),
+        ({"max_queued": 3, "scope": "queued", "on_conflict": "allow"}, "publish is 'allow'"),
+        ({"max_queued": 3, "scope": "queued", "on_conflict": "replace"}, "allows more; write"),
+        ({"max_queued": 2, "scope": "queued", "on_conflict": "return_existing"}, "allows more"),
+        ({"on_conflict": {"publish": "wait"}}, "for calls that find another in the queue"),
+        ({"wait": 5, "scope": "queued", "on_conflict": {"publish": "skip", "run": "skip"}}, "wait"),
+    ],
+)
+def test_nonsense_about_the_queue_is_refused_where_it_is_written(
+    values: dict[str, Any], why: str
+) -> None:
+    words = checked({"key": "k", **values}, "here")
+    with pytest.raises(LockUsageError, match=f"here: .*{why}"):
+        refuse_idle(words, combined({}, words), "here")
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "3", None])
+def test_max_queued_is_a_whole_number(number: Any) -> None:
+    with pytest.raises(LockUsageError, match=r"max_queued is .*; it must be a whole number from 1"):
+        checked({"max_queued": number}, "here")
+
+
+def merge(earlier: Any, later: Any) -> Any:
+    return later
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "debounce", "settle"), [(0, 4, 2), (1, 3, 2), (2.5, 1.5, 0.5), (9, 0, 0)]
+)
+def test_due_time_of_a_window(elapsed: float, debounce: float, settle: float) -> None:
+    assert combined({"debounce": 4}).due_in(elapsed) == debounce
+    assert combined({"settle": 2, "max_wait": 3}).due_in(elapsed) == settle
+    assert combined({"settle": 2}).due_in(elapsed) == 2
+
+
+def test_settle_means_queued_as_debounce_does() -> None:
+    options = combined({"scope": "running"}, {"settle": 2.0})
+    assert (options.scope, options.on_conflict, options.has_window) == ("queued", "requeue", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"settle": -1}, "settle must be a number of seconds from 0"),
+        ({"max_wait": "1"}, "max_wait must be a number of seconds from 0"),
+        ({"arguments": "both"}, r"arguments is 'both'; write 'last', 'first' or a function merge"),
+        ({"settle": 1, "debounce": 1}, "debounce and settle together"),
+        ({"settle": 5, "max_wait": 2}, "max_wait is 2 s and settle 5 s"),
+        ({"max_wait": 2}, "max_wait has no effect without settle"),
+        ({"debounce": 1, "max_wait": 2}, "max_wait has no effect without settle"),
+        ({"arguments": "first"}, "arguments has no effect without debounce or settle"),
+        ({"arguments": merge}, "arguments has no effect without debounce or settle"),
+        ({"settle": 1, "arguments": merge, "limit": 2}, "arguments needs one queued call"),
+        ({"settle": 1, "arguments": merge, "scope": "queued+running"}, "write scope='queued'"),
+        ({"settle": 1, "arguments": merge, "key": "*"}, "arguments has no effect without a key"),
+        ({"settle": 1, "key": None}, "settle has no effect on a lock by task id"),
+        ({"settle": 1, "scope": "running"}, "settle has no effect with scope='running'"),
+        ({"settle": 1, "on_conflict": "skip"}, "settle with on_conflict='skip' would lose"),
+        ({"settle": 1, "on_conflict": "allow"}, "on_conflict='allow' has no effect with settle"),
+        ({"settle": 1, "max_wait": 1, "arguments": merge}, ""),
+        ({"debounce": 1, "arguments": "first"}, ""),
+        ({"debounce": 1, "arguments": "last", "scope": "queued+running"}, ""),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(said: dict[str, Any], sentence: str) -> None:
+    def write() -> None:
+        values = checked({"key": "k", **said}, "here")
+        refuse_idle(values, combined({}, values), "here")
+
+    if not sentence:
+        write()
+        return
+    with pytest.raises(LockUsageError, match=sentence):
+        write()

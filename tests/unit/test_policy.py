@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_locks.options import LockOptions, OnConflict
+from celery_locks.options import LockOptions, OnConflict, Then
 from celery_locks.policy import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -53,7 +53,30 @@ def test_who_has_no_id_is_nobodys_copy() -> None:
 
 def test_a_replacement_is_a_later_attempt_than_any_retry() -> None:
     assert Holder(replaced=1).attempt > Holder(retries=10_000).attempt
-    assert by("me", retries=5).has_copy_of("me", Holder(replaced=1).attempt) is False
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise", "requeue", "wait", "park"])
+def test_a_run_of_an_earlier_attempt_is_no_reason_to_skip_the_retry(policy: OnConflict) -> None:
+    """The store takes the lock over where it may; what is left is a redelivered copy that runs."""
+    options = LockOptions(on_conflict=policy, wait=0)
+    call = Situation("me", attempt=Holder(retries=6).attempt, has_followers=True, patience_used=9)
+    assert on_conflict(by("me", retries=5), options, call).kind == "requeue"
+    assert on_conflict(by("me", replaced=1), options, call).kind == "requeue"
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Holder(token="qme", task_id="me", fence=1),
+        Holder(token="-t", task_id="me", fence=1),
+        Holder(token="t", task_id="me", fence=1, retries=-1),
+        Holder(token="t", task_id="me", fence=1, nested=True),
+        Holder(token="t", task_id="other", fence=1),
+    ],
+    ids=["reserved", "kept", "queued", "held by its code", "another job"],
+)
+def test_what_does_not_run_the_job_is_no_copy_of_its_retry(holder: Holder) -> None:
+    assert not Conflict("name", (holder,), 3.0, 1).has_copy_of("me", 2)
 
 
 def test_requeue_ends_with_its_patience() -> None:
@@ -115,3 +138,33 @@ def test_a_refusal_is_waited_out_for_an_hour() -> None:
     assert on_unavailable(run, Situation("me", refused_for=3600)).kind == "run"
     away = Situation("me", patience_used=1e6)
     assert on_unavailable(options, away).kind == "requeue", "an outage may last as long as it will"
+
+
+@pytest.mark.parametrize("then", ["raise", "requeue", "skip"])
+def test_then_decides_after_the_wait(then: Then) -> None:
+    options = LockOptions(on_conflict="wait", wait=5, then=then)
+    assert on_conflict(OTHERS, options, Situation("me")).kind == then
+    assert LockOptions(on_conflict="raise", then=then).spec.wait is None
+
+
+def test_wait_then_requeue_has_no_end_of_its_own() -> None:
+    """``wait`` is the time in the slot, each time; a total would need a number of its own."""
+    options = LockOptions(on_conflict="wait", wait=5, then="requeue")
+    for conflict in (OTHERS, by_a_message()):
+        decision = on_conflict(conflict, options, Situation("me", patience_used=9999))
+        assert decision.kind == "requeue"
+        assert decision.pause > 0
+
+
+def test_nobody_waits_in_a_slot_for_a_queued_message() -> None:
+    """Its run needs a slot too; so the patience is spent in the queue, before ``then`` decides."""
+    options = LockOptions(on_conflict="wait", wait=5, then="skip")
+    kinds = [
+        on_conflict(by_a_message(), options, Situation("me", patience_used=used)).kind
+        for used in (0, 5)
+    ]
+    assert kinds == ["requeue", "skip"]
+
+
+def by_a_message() -> Conflict:
+    return Conflict("name", (Holder(token="t", task_id="other", retries=-1),), 3.0, 1)

@@ -20,7 +20,7 @@ def conflict(*holders: Holder) -> Conflict:
 
 def decided(*holders: Holder, frozen: bool = False, **options: Any) -> tuple[str, str | None]:
     duplicate = on_duplicate(
-        conflict(*holders), LockOptions(**options), "bill", id_is_frozen=frozen
+        conflict(*holders), LockOptions(**options), "bill", "new", id_is_frozen=frozen
     )
     return duplicate.decision, duplicate.other.token if duplicate.other else None
 
@@ -45,13 +45,24 @@ def test_who_does_another_job_is_no_duplicate(holder: Holder) -> None:
     assert decided(holder, RUN) == ("return_existing", "ab")
 
 
+@pytest.mark.parametrize("word", ["raise", "skip", "wait"])
+def test_full_queue_counts_the_messages_of_every_task(word: Any) -> None:
+    """The limit is on the messages of a key; but another task's result is never this one's."""
+    other = Holder(token="qtwo", task_id="two", task="refund", retries=-1)
+    decision = "raise" if word == "wait" else word  # it has waited already
+    assert decided(other, on_publish=word, max_queued=2) == (decision, "qtwo")
+    assert decided(other, frozen=True, on_publish=word, max_queued=2) == ("allow", None)
+    assert decided(other, on_publish="return_existing", max_queued=1) == ("allow", None)
+
+
 @pytest.mark.parametrize("how", [{"on_publish": "replace"}, {"debounce": 1.0}])
 def test_only_a_message_that_nobody_waits_for_is_replaced(how: dict[str, Any]) -> None:
     awaited = Holder(token="qtwo", task_id="two", task="bill", retries=-1, extra={AWAITED: True})
     retried = Holder(token="qthree", task_id="three", task="bill", retries=1)
     assert decided(MESSAGE, **how) == ("replace", "qone")
     assert decided(RUN, MESSAGE, **how) == ("replace", "qone")
-    for other in (RUN, awaited, retried):
+    same_id = Holder(token="qnew", task_id="new", task="bill", retries=-1)
+    for other in (RUN, awaited, retried, same_id):
         assert decided(other, **how) == ("allow", None)
 
 

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
-from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
-from celery_locks.store.commands.requests import lock_keys
-from celery_locks.store.packing import Arg
-from celery_locks.store.scripts import PlainCommand
+from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, lock_keys
+from celery_locks.store.scripts import Arg, PlainCommand
 
 _HSCAN = PlainCommand("HSCAN")
 _LIFETIME_MS = 30 * 86400 * 1000
@@ -37,13 +35,20 @@ Counts = Mapping[MetricField, int]
 
 
 class Tally(NamedTuple):
-    """The number of locks of a task; ``oldest`` is the longest hold in seconds."""
+    """The number of locks of a task; ``oldest`` is the longest hold in seconds.
+
+    ``paused`` locks belong to no task. ``parked`` messages do not count as ``waiting``;
+    ``oldest_parked`` is how long the first of them waits, in seconds.
+    """
 
     held: int = 0
     stale: int = 0
     oldest: float = 0.0
     queued: int = 0
     waiting: int = 0
+    paused: int = 0
+    parked: int = 0
+    oldest_parked: float = 0.0
 
     def __add__(self, other: object) -> Tally:
         assert isinstance(other, Tally)
@@ -53,6 +58,9 @@ class Tally(NamedTuple):
             max(self.oldest, other.oldest),
             self.queued + other.queued,
             self.waiting + other.waiting,
+            self.paused + other.paused,
+            self.parked + other.parked,
+            max(self.oldest_parked, other.oldest_parked),
         )
 
 
@@ -92,7 +100,8 @@ class MetricsCommands:
             return [], cursor
 
         def parse(reply: Any) -> list[tuple[str, Tally]]:
-            return [_task_tally(*reply[i : i + 6]) for i in range(0, len(reply), 6)]
+            paused = [("", Tally(paused=reply[0]))] if reply[0] else []
+            return paused + [_task_tally(*reply[i : i + 8]) for i in range(1, len(reply), 8)]
 
         keys = tuple(key for name in names for key in lock_keys(root, name))
         tallies = yield Call(scripts.COUNT_HOLDERS, root, keys, (), parse, CALL_LIMIT)
@@ -100,10 +109,21 @@ class MetricsCommands:
 
 
 def _task_tally(
-    task: bytes, held: int, stale: int, oldest: int, queued: int, waiting: int
+    task: bytes,
+    held: int,
+    stale: int,
+    oldest: int,
+    queued: int,
+    waiting: int,
+    parked: int,
+    oldest_parked: int,
 ) -> tuple[str, Tally]:
     name = _plain(task.decode(errors="replace"))
-    return name, Tally(held, stale, oldest / 1000, queued, waiting)
+    return name, Tally(
+        *(held, stale, oldest / 1000, queued, waiting),
+        parked=parked,
+        oldest_parked=oldest_parked / 1000,
+    )
 
 
 def _plain(part: str) -> str:

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
 from celery_locks.store.calls import Call, Operation
-from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands
-from celery_locks.store.commands.requests import Mark, milliseconds
-from celery_locks.store.packing import Arg
-from celery_locks.store.scripts import PlainCommand
+from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands, Mark, milliseconds
+from celery_locks.store.scripts import Arg, PlainCommand
 from celery_locks.validation import history_text
 
 # Longer than a call and its retries can take.

@@ -10,14 +10,41 @@ import hashlib
 import re
 from importlib.resources import files
 
-from celery_locks.store.packing import Arg, pack, pack_args
+from celery_locks.errors import LockUsageError
+
+Arg = str | int
+_as_bulk = "${}\r\n{}\r\n".format
 
 # Keys that a shard has once; ``lib/common.lua`` describes them.
 SHARD_KEYS = frozenset(
-    ("records", "index", "fence", "past", "usual", "completed", "notices", "log")
+    (
+        *("records", "index", "fence", "past", "usual", "completed", "notices", "log", "patterns"),
+        *("due", "parked"),
+    )
 )
 _INCLUDE = re.compile(r"^--include (\w+)$", re.MULTILINE)
 _KEYS = re.compile(r"^--keys (.+)$", re.MULTILINE)
+
+
+def pack_args(args: tuple[Arg, ...]) -> bytes:
+    """Pack arguments with one join; redis-py sends the bytes as they are."""
+    texts = [*map(str, args)]
+    packed = "".join(map(_as_bulk, map(len, texts), texts))
+    if packed.isascii():
+        return packed.encode()
+    # Lengths are in bytes, and now a character may be several of them.
+    try:
+        coded = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        raise LockUsageError(
+            f"the text {error.object!r} has no UTF-8 form: {error.reason}; nothing was sent"
+        ) from None
+    return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in coded])
+
+
+def pack(*args: Arg) -> bytes:
+    """Pack one whole command."""
+    return b"*%d\r\n%b" % (len(args), pack_args(args))
 
 
 def _read(path: str) -> str:
@@ -101,6 +128,7 @@ class PlainCommand:
 
 ACQUIRE = Script("acquire")
 RELEASE = Script("release")
+RELEASE_SEVERAL = Script("release_several")
 RENEW = Script("renew")
 FORCE_RELEASE = Script("force_release")
 LOCATE = Script("locate")
@@ -111,6 +139,13 @@ DURATIONS = Script("durations")
 PRUNE = Script("prune")
 SERVER = Script("server")
 STOP = Script("stop")
+OVERRIDE = Script("override")
+PATTERN = Script("pattern")
+APPLY_PATTERNS = Script("apply_patterns")
+PAUSES = Script("pauses")
+PREPARE_MESSAGE = Script("prepare_message")
+COMMIT_MESSAGE = Script("commit_message")
+LEAVE_MESSAGE = Script("leave_message")
 COMPLETED_PAGE = Script("completed_page")
 DELETE_MARK = Script("delete_mark")
 CLAIM = Script("claim")
@@ -124,3 +159,15 @@ TAKE_ITEM = Script("take_item")
 GIVE_BACK_ITEM = Script("give_back_item")
 ADD_METRICS = Script("add_metrics")
 COUNT_HOLDERS = Script("count_holders")
+THROTTLE = Script("throttle")
+PUSH_BACK = Script("push_back")
+OVERRIDE_RATE = Script("override_rate")
+RATES = Script("rates")
+POLL_DUE = Script("poll_due")
+WAKE_WAITERS = Script("wake_waiters")
+CONFIRM_WAKE = Script("confirm_wake")
+RETURN_DUE = Script("return_due")
+UNPARK = Script("unpark")
+PURGE = Script("purge")
+SHARE_RUNS = Script("share_runs")
+CLAIM_RUN = Script("claim_run")

@@ -4,9 +4,10 @@
 -- returns {now, [token, expiry, record]...}: the holders that lost it; their next renewal tells them
 --
 -- The log entry (action_log.lua) is written in the same step: no action without its entry.
--- The next holder has a higher fence than those that lost the lock.
+-- The next holder has a higher fence than those that lost the lock. A pause and a limit stay.
+-- Model: ForceRelease in Lock.tla.
 
---keys records index fence past usual notices log held queue saved
+--keys records index fence past usual notices log due held queue saved
 --include clock
 --include names
 --include common
@@ -20,7 +21,7 @@ if earlier then return earlier end
 local reply, removed = {now()}, {}
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 for i = 1, #holders, 2 do
-  if ARGV[1] == '' or ARGV[1] == holders[i] then
+  if not is_marker(holders[i]) and (ARGV[1] == '' or ARGV[1] == holders[i]) then
     removed[#removed + 1] = holders[i]
     if tonumber(holders[i + 1]) > now() then
       reply[#reply + 1] = holders[i]
@@ -33,7 +34,7 @@ for i = 1, #holders, 2 do
 end
 if #reply > 1 then log_action('force_release', name_of(held), ARGV[2], ARGV[3], reply) end
 for i = 2, #reply, 3 do
-  if not reply[i]:find('^[-q]') then -- nobody renews these
+  if not reply[i]:find('^[-qk]') then -- nobody renews these
     local ttl = tonumber(reply[i + 2]:match('^%d+ %d+ (%d+)') or 0)
     leave_notice(reply[i], #ARGV[2] .. ' ' .. ARGV[2] .. ARGV[3], math.max(2 * ttl, 60000))
   end

@@ -1,17 +1,18 @@
 -- prune: delete entries that nobody needs any more, out of some that the caller has read. May be repeated.
 -- KEYS after those below: h:<name>, q:<name> of each entry
--- ARGV 1 where the entries are: 'records', 'index' or 'completed'
+-- ARGV 1 where the entries are: 'records', 'index', 'completed' or 'patterns'
 --      2 '1' to delete them, '0' only to count  3 field or member, 4 value or score, ...
 -- returns how many
 --
 -- Prune the records before the index: holders and waiters keep a name alive. A lapsed entry stays for
 -- FORGET_MS: its holder may revive it. An entry that has changed since it was read stays.
 
---keys records index fence past usual completed
+--keys records index fence past usual completed patterns due
 --include clock
 --include names
 --include common
 --include handover
+--include change_patterns
 
 -- A lapsed name is deleted this much later; until then its holder may still renew it. FORGET in
 -- commands/admin.py is the same number.
@@ -58,9 +59,20 @@ local function prune_completed(name)
   return true
 end
 
-local prune = ({records = prune_record, index = prune_name, completed = prune_completed})[ARGV[1]]
+local function prune_pattern(glob, value)
+  if redis.call('HGET', patterns, glob) ~= value or not is_over(value) then return false end
+  if deletes then drop_patterns({glob}) end
+  return true
+end
+
+local prune = ({
+  records = prune_record,
+  index = prune_name,
+  completed = prune_completed,
+  patterns = prune_pattern,
+})[ARGV[1]]
 local pruned = 0
 for i = 3, #ARGV, 2 do
-  if prune(ARGV[i], ARGV[i + 1], KEYS[i + 4], KEYS[i + 5]) then pruned = pruned + 1 end
+  if prune(ARGV[i], ARGV[i + 1], KEYS[i + 6], KEYS[i + 7]) then pruned = pruned + 1 end
 end
 return pruned

@@ -6,6 +6,7 @@
 --         every lease is renewed
 --
 -- A lapsed lease that nobody took is revived. A key of another type counts as lost.
+-- Model: Renew in Lock.tla.
 
 --keys records index notices
 --include clock

@@ -13,7 +13,7 @@
 local earlier = saved_reply(saved)
 if earlier then return earlier end
 local reply = {now()}
-local holders = redis.call('ZRANGEBYSCORE', held, '(' .. now(), '+inf', 'WITHSCORES')
+local holders = redis.call('ZRANGEBYSCORE', held, '(' .. now(), '(+inf', 'WITHSCORES')
 for i = 1, #holders, 2 do
   if ARGV[1] == '' or ARGV[1] == holders[i] then
     leave_notice(holders[i], '', 86400000)

@@ -17,7 +17,7 @@ import { formatTime, escapeText, describeWorkers } from "./format.js";
 import { initTheme } from "./theme_button.js";
 
 const INTERVAL = 1000;
-const VIEWS = ["locks", "stale", "done", "history", "check"];
+const VIEWS = ["locks", "stale", "rates", "done", "history", "check"];
 const list = new Poller(readList, INTERVAL, listFailed);
 let lastAnswer = 0;
 let nextTry = 0;

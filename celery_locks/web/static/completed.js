@@ -39,7 +39,8 @@ export function drawCompleted({ done, looked_at: lookedAt, complete }) {
   ];
 }
 
-function card({ key, state, size, lapses_in: left }) {
+function card({ key, state, size, lapses_in: left, error }) {
+  const result = size ? `result of ${plural(size, "byte", "bytes")}` : "no stored result";
   return el(
     "li",
     { class: "work" },
@@ -52,7 +53,8 @@ function card({ key, state, size, lapses_in: left }) {
     el(
       "div",
       { class: "line-two muted" },
-      `${size ? `result of ${plural(size, "byte", "bytes")}` : "no stored result"}, expires in ${formatDuration(left)}`,
+      error ? renderText(error) : result,
+      `, expires in ${formatDuration(left)}`,
     ),
     el("button", { type: "button", disabled: !mayWrite(), onclick: () => openReset(key) }, "Reset …"),
   );

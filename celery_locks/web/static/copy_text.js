@@ -65,9 +65,10 @@ function holderLines(lock, holder) {
   ];
 }
 
-function waitersLine({ waiters }) {
-  if (!waiters.length) return "Nobody waits for it.";
-  return waiters.length === 1 ? "1 waiter:" : `${waiters.length} waiters:`;
+function waitersLine({ waiting, parked }) {
+  if (!waiting) return "Nobody waits for it.";
+  const some = parked ? ` (${parked} parked on the lock server)` : "";
+  return waiting === 1 ? `1 waiter${some}:` : `${waiting} waiters${some}:`;
 }
 
 function entryLine(entry) {
@@ -85,7 +86,7 @@ export function listText(locks, range) {
       escapeText(lock.name),
       lock.holders[0] ? formatDuration(lock.as_of - lock.holders[0].acquired_at) : "-",
       lock.usual ? formatDuration(lock.usual.held_for) : "-",
-      String(lock.waiters.length),
+      String(lock.waiting),
       lock.holders.map((holder) => holder.liveness?.verdict ?? "-").join(",") || "-",
       lock.holders.map((holder) => escapeText(describeHolder(holder))).join("; ") || "-",
     ]),

@@ -11,10 +11,23 @@ import { holderElements, workerElements } from "./holder.js";
 import { navigate, route } from "./route.js";
 import { Poller } from "./poller.js";
 import { historyList } from "./history.js";
-import { formatBrief, plural, renderText, formatDuration, escapeText, describeHolder, timeZone } from "./format.js";
+import { overrideElements } from "./override_dialog.js";
+import { dropAllButton, dropButton } from "./parked_dialog.js";
+import {
+  formatBrief,
+  formatCount,
+  plural,
+  renderText,
+  formatDuration,
+  escapeText,
+  describeHolder,
+  isParked,
+  timeZone,
+} from "./format.js";
 
 const MAX_HISTORY = 200;
 const MAX_WAITERS = 20;
+const MAX_PARKED = 100; // so that each of them can be dropped
 let shownName = "";
 let lock = null;
 let entries = [];
@@ -63,7 +76,7 @@ async function readLock() {
     if (name === shownName) showLock(answer);
   } catch (error) {
     if (error.status !== 404) throw error;
-    if (name === shownName) showLock({ name, limit: 1, holders: [], waiters: [] });
+    if (name === shownName) showLock({ name, limit: 1, holders: [], waiters: [], waiting: 0, parked: 0 });
   }
 }
 
@@ -100,6 +113,7 @@ function drawFrame(name) {
     el("header", {}, el("h2", { id: "panel-name", tabindex: "-1" }, renderText(name)), close),
     el("p", { class: "summary", id: "summary" }, "Reading …"),
     el("p", { class: "small", id: "panel-note" }),
+    el("section", { id: "overrides" }),
     el("section", { id: "holders" }),
     el("section", { id: "times" }),
     el("section", { id: "waiters" }),
@@ -130,6 +144,7 @@ function showLock(answer) {
   const changed = tokens !== "" && tokens !== current;
   tokens = current;
   $("summary").replaceChildren(...summary());
+  showOverrides();
   showHolders();
   showWaiters();
   if (changed) historyPoller.now();
@@ -137,11 +152,11 @@ function showLock(answer) {
 }
 
 function summary() {
-  const taken = lock.limit > 1 ? `${lock.holders.length} of ${lock.limit} slots taken` : "Held";
-  const held = lock.holders.length ? taken : "Free";
-  const waits = lock.waiters.length
-    ? `${plural(lock.waiters.length, "waiter", "waiters")}`
-    : "no waiters";
+  const slots = lock.limit > 1 ? `${lock.holders.length} of ${lock.limit} slots taken` : "Held";
+  const taken = lock.shared ? `${slots}, shared` : slots;
+  const held = lock.holders.length ? taken : lock.pause ? "Paused" : "Free";
+  const parked = lock.parked ? ` (${formatCount(lock.parked)} parked)` : "";
+  const waits = lock.waiting ? `${plural(lock.waiting, "waiter", "waiters")}${parked}` : "no waiters";
   return [el("span", {}, `${held}, ${waits}.`), ...usualDuration()];
 }
 
@@ -171,6 +186,15 @@ function usualDuration() {
   return [...parts, "."];
 }
 
+// Drawn only if something changed, so that focus stays.
+function showOverrides() {
+  const section = $("overrides");
+  const signature = JSON.stringify([lock.pause, lock.limit_override, lock.other_limits, lock.limit]);
+  if (section.signature === signature) return;
+  section.signature = signature;
+  section.replaceChildren(...overrideElements(lock));
+}
+
 function showHolders() {
   const held = new Set(lock.holders.map((holder) => holder.token));
   for (const [token, card] of cards) {
@@ -188,13 +212,13 @@ function showHolders() {
 }
 
 function showWaiters() {
-  const waiters = lock.waiters.slice(0, MAX_WAITERS);
-  const signature = waiters.map((waiter) => waiter.token).join(" ") + lock.waiters.length;
+  const waiters = lock.waiters.slice(0, lock.parked ? MAX_PARKED : MAX_WAITERS);
+  const signature = `${waiters.map((waiter) => waiter.token).join(" ")} ${lock.waiting} ${lock.parked}`;
   const section = $("waiters");
   if (section.signature === signature) return;
   section.signature = signature;
   if (!waiters.length) return section.replaceChildren();
-  const rest = lock.waiters.length - waiters.length;
+  const rest = lock.waiting - waiters.length;
   section.replaceChildren(
     el("h3", {}, "Waiters"),
     el(
@@ -208,13 +232,18 @@ function showWaiters() {
             "div",
             { class: "line-two" },
             ...holderElements(waiter),
-            ...workerElements(waiter),
-            live(() => `for ${formatBrief(serverNow() - waiter.acquired_at)}`, { class: "muted" }),
+            ...(isParked(waiter) ? [] : workerElements(waiter)),
+            live(
+              () => `${isParked(waiter) ? "parked " : ""}for ${formatBrief(serverNow() - waiter.acquired_at)}`,
+              { class: "muted" },
+            ),
+            isParked(waiter) && dropButton(lock, waiter),
           ),
         ),
       ),
     ),
-    rest > 0 ? el("p", { class: "small" }, `… and ${rest} more`) : "",
+    rest > 0 ? el("p", { class: "small" }, `… and ${formatCount(rest)} more`) : "",
+    lock.parked ? el("div", { class: "buttons" }, dropAllButton(lock)) : "",
   );
 }
 

@@ -113,8 +113,13 @@ export function isKept(holder) {
   return holder.token.startsWith("-");
 }
 
+// A message that waits on the lock server, without a process.
+export function isParked(waiter) {
+  return !waiter.fence && waiter.token.startsWith("k");
+}
+
 // "task bill[3f2a…] on w1@host, pid 7", as on the command line.
 export function describeHolder(holder) {
-  const name = holder.task_id ? `task ${holder.task ?? ""}[${holder.task_id}]` : "a process";
+  const name = holder.task_id ? `task ${holder.task ?? ""}[${holder.task_id}]` : (holder.task ?? "a process");
   return `${name} on ${holder.worker || holder.host || "an unknown host"}, pid ${holder.pid ?? "unknown"}`;
 }

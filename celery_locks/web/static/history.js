@@ -2,11 +2,13 @@
 
 import { el } from "./dom.js";
 import { linkTo } from "./route.js";
-import { formatTime, renderText, formatDuration, formatUtc, describeHolder } from "./format.js";
+import { formatTime, plural, renderText, formatDuration, formatUtc, describeHolder } from "./format.js";
 
 const INITIALLY_SHOWN = 12;
 
-const isAction = (entry) => ["force_release", "stop", "reset"].includes(entry.act);
+const isOfRate = (entry) => ["rate_pause", "rate_resume", "rate", "rate_reset"].includes(entry.act);
+const isAction = (entry) =>
+  ["force_release", "stop", "reset", "pause", "resume", "limit", "limit_reset", "purge"].includes(entry.act) || isOfRate(entry);
 
 // `named`: show the lock's name too.
 export function historyList(entries, { named = false, all = false } = {}) {
@@ -30,12 +32,15 @@ function item(entry, named) {
     el(
       "div",
       {},
-      named && el("a", { class: "name", href: linkTo({ view: "locks", lock: entry.name }) }, renderText(entry.name)),
+      named && el("a", { class: "name", href: link(entry) }, renderText(entry.name)),
       el("p", {}, ...sentence(entry)),
       (entry.why || isAction(entry)) && reason(entry),
     ),
   );
 }
+
+const link = (entry) =>
+  isOfRate(entry) ? linkTo({ view: "rates", lock: "" }) : linkTo({ view: "locks", lock: entry.name });
 
 function sentence(entry) {
   const holders = entry.holders?.length
@@ -46,6 +51,16 @@ function sentence(entry) {
   if (entry.act === "stop") return [by, " asked ", ...holders, " to stop"];
   if (entry.act === "force_release") return [by, " took it from ", ...holders];
   if (entry.act === "reset") return [by, " allowed the work to run again"];
+  const until = entry.until ? ` until ${formatTime(entry.until)}` : "";
+  if (entry.act === "pause") return [by, ` paused it${until}`];
+  if (entry.act === "resume") return [by, " resumed it"];
+  if (entry.act === "limit") return [by, ` set its limit to ${entry.limit}${until}`];
+  if (entry.act === "limit_reset") return [by, " reset its limit"];
+  if (entry.act === "purge") return [by, ` removed ${plural(entry.count, "parked message", "parked messages")}: `, ...holders];
+  if (entry.act === "rate_pause") return [by, ` paused the rate${until}`];
+  if (entry.act === "rate_resume") return [by, " resumed the rate"];
+  if (entry.act === "rate") return [by, ` set the rate to ${entry.rate.replaceAll(" ", " and ")}${until}`];
+  if (entry.act === "rate_reset") return [by, " reset the rate"];
   if (entry.act === "held") return [...holders, ` released it${after}`];
   if (entry.act === "lapsed") return [...holders, ` stopped renewing; it expired${after}`];
   return [renderText(entry.act), " ", ...holders];

@@ -6,7 +6,7 @@ import { copyDetail } from "./detail.js";
 import { copyList, focusedName, selectFocused, moveFocus, turnPage } from "./list.js";
 import { navigate, route } from "./route.js";
 
-const VIEWS = ["locks", "stale", "done", "history", "check"];
+const VIEWS = ["locks", "stale", "rates", "done", "history", "check"];
 
 const KEYS = {
   "/": () => focusFilter(),

@@ -1,4 +1,4 @@
-// The smaller views: stale locks, completed work, history, configuration check.
+// The smaller views: stale locks, rates, completed work, history, configuration check.
 
 import { openActionDialog } from "./action_dialog.js";
 import { get, post } from "./api.js";
@@ -8,6 +8,7 @@ import { linkTo, route } from "./route.js";
 import { mayWrite, READ_ONLY, session } from "./session.js";
 import { readCompleted, completedFilter, drawCompleted } from "./completed.js";
 import { historyList } from "./history.js";
+import { drawRates, rateFilter, readRates } from "./rates.js";
 import { plural, renderText, formatDuration, escapeText, timeZone } from "./format.js";
 
 const MAX_HISTORY = 1000;
@@ -15,7 +16,7 @@ const MINUTE = 60;
 let olderThan = "";
 let withHolds = false;
 
-const VIEWS = { stale: showStale, done: showDone, history: showHistory, check: showCheck };
+const VIEWS = { stale: showStale, rates: showRates, done: showDone, history: showHistory, check: showCheck };
 
 export function clearReports() {
   for (const id of Object.keys(VIEWS)) $(id).replaceChildren();
@@ -209,7 +210,7 @@ function showHistory() {
   const body = drawFrame(
     "history",
     "History",
-    `What operators did to locks, and why; latest first. Times are in ${timeZone()}.`,
+    `What operators did to locks and rates, and why; latest first. Times are in ${timeZone()}.`,
     el("label", {}, box, " include past holds"),
   );
   fill(
@@ -222,6 +223,16 @@ function showHistory() {
         : el("p", { class: "empty" }, "No history yet."),
     ],
   );
+}
+
+function showRates() {
+  const body = drawFrame(
+    "rates",
+    "Rates",
+    "Rates that delay callers, that were pushed back, or that an operator paused or set.",
+    rateFilter(showRates),
+  );
+  fill(body, "Reading the rates from the lock server", readRates, drawRates);
 }
 
 function showDone() {

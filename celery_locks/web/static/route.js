@@ -13,8 +13,8 @@ const DEFAULTS = {
   lock: "",
 };
 const CHOICES = {
-  view: ["locks", "stale", "done", "history", "check"],
-  state: ["", "held", "waiting", "queued", "suspect"],
+  view: ["locks", "stale", "rates", "done", "history", "check"],
+  state: ["", "held", "waiting", "queued", "paused", "parked", "suspect"],
   sort: ["name", "held", "remaining", "waiting"],
   order: ["asc", "desc"],
 };

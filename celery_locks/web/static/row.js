@@ -47,6 +47,9 @@ export class Row {
     const [first] = lock.holders;
     const holders = JSON.stringify([
       lock.limit,
+      lock.shared,
+      lock.pause,
+      lock.parked > 0,
       lock.holders.map((holder) => [holder.token, holder.task_id, holder.worker, holder.liveness]),
     ]);
     if (holders !== this.holders) this.drawHolders(lock, first);
@@ -70,6 +73,11 @@ export class Row {
       ...[
         lock.limit > 1 &&
           el("span", { class: "badge", title: slots }, `${lock.holders.length}/${lock.limit}`),
+        lock.shared && el("span", { class: "badge" }, "shared"),
+        lock.pause &&
+          el("span", { class: "badge warning", title: escapeText(lock.pause.why || "by an operator") }, "paused"),
+        lock.parked > 0 &&
+          el("span", { class: "badge", title: "Messages wait for it on the lock server" }, "parked"),
         first && stateBadge(first),
         verdictBadge(lock.holders),
       ].filter(Boolean),
@@ -86,10 +94,11 @@ export class Row {
 
   tick() {
     this.tickHeld();
-    const { waiters } = this.lock;
+    const { waiters, waiting, parked } = this.lock;
     const first = Math.min(...waiters.map((waiter) => waiter.acquired_at));
-    const waits = waiters.length ? `${formatCount(waiters.length)} · ${formatBrief(serverNow() - first, 60)}` : "–";
+    const waits = waiters.length ? `${formatCount(waiting)} · ${formatBrief(serverNow() - first, 60)}` : "–";
     setText(this.waiting, waits);
+    this.waiting.title = parked ? `${formatCount(parked)} parked on the lock server` : "";
     this.waiting.classList.toggle("some", waiters.length > 0);
   }
 

@@ -107,7 +107,7 @@ def _expanded(value: Any, signature: inspect.Signature) -> Iterator[inspect.Para
 
 def _is_made_by_us(cls: type) -> bool:
     """Whether users get its objects and never make one, so that its parameters do not matter."""
-    is_named = cls.__name__ in ("Lease", "AsyncLease", "LockedTask")
+    is_named = cls.__name__ in ("Lease", "AsyncLease", "LockedTask", "Leader")
     return is_named or issubclass(cls, Enum | BaseException)
 
 

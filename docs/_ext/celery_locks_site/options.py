@@ -28,14 +28,21 @@ def values_of(option: str) -> str:
     hint = _TYPES[option]
     if option == "on_conflict":
         run, publish = get_args(options.OnConflict), get_args(options.OnPublish)
-        both = code('{"publish": …, "run": …}')
-        return f"at run {_quoted(run)}; at publish {_quoted(publish)}; or {both}"
+        both, then = code('{"publish": …, "run": …}'), code('{"run": "wait", "then": …}')
+        after = f"{then} with {_quoted(get_args(options.Then))}"
+        return f"at run {_quoted(run)}; at publish {_quoted(publish)}; or {both}; or {after}"
+    if option == "fair_by":
+        return 'a template such as `"{tenant}"`, or a function'
+    if option in ("max_queued", "max_parked"):
+        return f"a whole number from 1 to {MAX_LIMIT:,}"
     if option == "key":
         return 'a template such as `"invoice:{id}"`, or a function'
+    if option == "arguments":
+        return '`"last"`, `"first"` or a function `merge(earlier, later)`'
     if hint is bool:
         return codes(["True", "False"])
-    if hint is int:
-        return f"a whole number from 1 to {MAX_LIMIT:,}"
+    if option == "limit":
+        return f"a whole number from 1 to {MAX_LIMIT:,}, or a function"
     if hint is float or hint == Wait:
         least = "0" if _accepts(option, 0) else f"{MIN_TTL:g}"
         forever = ', or `"forever"`' if hint == Wait else ""

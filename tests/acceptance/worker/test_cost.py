@@ -78,21 +78,22 @@ def test_locked_task_sends_two_commands(
     assert len(commands) == 100, sorted({command[:30] for command in commands})
 
 
-def test_locks_need_two_threads_in_the_main_process_and_none_in_a_child(
+def test_locks_need_three_threads_in_the_main_process_and_none_in_a_child(
     stage: Stage, worker: Worker
 ) -> None:
     """A prefork worker without locks has one thread in each process.
 
-    With locks its main process has one more for supervision and one for the lock server.
+    With locks its main process has one more for supervision, one for the lock server, and one that
+    wakes parked tasks.
     """
     key = new_key("threads")
     long = stage.send("work", key, "sleep", 2)
     stage.wait_wrote(key, "start")
-    wait_until(lambda: threads_of(worker.pid) == 3, what="the two background threads")
+    wait_until(lambda: threads_of(worker.pid) == 4, what="the background threads")
     assert [threads_of(child) for child in worker.children] == [1]
     long.get(timeout=20)
     assert [threads_of(child) for child in worker.children] == [1]
-    assert threads_of(worker.pid) == 3
+    assert threads_of(worker.pid) == 4
 
 
 @pytest.mark.parametrize("pool", ["solo", "gevent", "eventlet"])

@@ -130,6 +130,48 @@ def test_reuse_never_after_a_lost_lease(site: Site, key: str) -> None:
     assert site.count(f"risk {key}") == 1
 
 
+def test_once_failed_counts_from_the_last_attempt(site: Site, key: str) -> None:
+    """A retry goes on at once; then the failure stands for a while, and then the work runs."""
+    with pytest.raises(OSError):
+        site.send("flaky", key).get(timeout=20)
+    assert site.count(f"flaky {key}") == 2
+    answer = site.send("flaky", key, fail=False).get(timeout=20)
+    assert answer == {
+        "skipped": True,
+        "reason": "already_failed",
+        "error": "OSError: no luck",
+        "failed_at": answer["failed_at"],
+    }
+    assert site.count(f"flaky {key}") == 2
+    wait_until(
+        lambda: site.send("flaky", key, fail=False).get(timeout=20) == "well",
+        30,
+        what="the work to run again",
+    )
+    assert site.count(f"flaky {key}") == 3
+
+
+def test_once_failed_stops_the_next_link_and_says_why(site: Site, key: str) -> None:
+    with pytest.raises(OSError):
+        site.send("flaky", key).get(timeout=20)
+    first, second = (site.app.signature(f"{APP}.{name}") for name in ("flaky", "echo"))
+    link = chain(first.clone(args=(key,)), second).apply_async().parent
+    wait_until(lambda: link.state == "FAILURE", 20, what="the link to fail")
+    assert "AlreadyDone" in repr(link.result)
+    assert "ago with OSError: no luck" in repr(link.result)
+    assert admin.reset_done(site.locks, f"flaky:{key}")
+    assert site.send("flaky", key, fail=False).get(timeout=20) == "well"
+
+
+def test_once_failed_after_a_kill_runs_again(site: Site, key: str) -> None:
+    if site.pool != "prefork":
+        pytest.skip("Elsewhere the whole worker dies.")
+    site.send("flaky", key, pause=30)
+    site.wait_noted(f"flaky {key}")
+    os.kill(site.locks.holders(f"flaky:{key}")[0].pid or 0, signal.SIGKILL)
+    assert site.send("flaky", key, fail=False).get(timeout=20) == "well"
+
+
 def test_what_a_recycled_child_owes_is_given_back_before_it_ends() -> None:
     """The lock server is away for two seconds, and the child has had its one task."""
     with EmbeddedServer() as server, EmbeddedServer() as of_locks:

@@ -45,6 +45,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", ":memory:"),
+        "TEST": {"NAME": os.environ.get("SHOP_TEST_DATABASE")},
     }
 }
 

@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_locks import LockedTask, Locks, admin
+from celery_locks.errors import ServerRefused
 
 
 def lint(locks: Locks, server: dict[str, str] | None = None, **conf: Any) -> set[tuple[str, str]]:
@@ -96,3 +97,87 @@ def test_check_tells_which_tasks_share_a_key(locks: Locks) -> None:
         ("pay2", "warning"): "It has the same key 'pay:{n}' as pay: they share their locks and "
         "the results that once stores. If that is not intended, add {task} to the key.",
     }
+
+
+def test_check_reports_different_limits(locks: Locks) -> None:
+    """Each caller is granted a slot by its own limit, which is rarely what was meant."""
+    app = Celery("t", broker="redis://nowhere", set_as_current=False)
+    locked: dict[str, Any] = {"base": LockedTask, "shared": False, "lock_key": "api:{n}"}
+    app.task(name="three", lock_limit=3, **locked)(bill)
+    app.task(name="five", lock_limit=5, **locked)(bill)
+    with locks.hold("api:1", limit=3), locks.hold("api:1", limit=5):
+        found = [it for it in admin.check(locks, app) if "different limits" in it.sentence]
+    assert {(it.where, it.level) for it in found} == {
+        ("three", "warning"),
+        ("five", "warning"),
+        ("lock 'api:1'", "warning"),
+    }
+    assert all("3 and 5" in it.sentence for it in found)
+
+
+def found_for_parking(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, policy: str, info: dict[str, str], save: Any
+) -> list[str]:
+    """What `check` says about a server with these settings, with one task of this policy."""
+    app = Celery("t", broker="redis://nowhere", set_as_current=False)
+    locked: dict[str, Any] = {"base": LockedTask, "shared": False, "time_limit": 9, "lock_ttl": 5}
+    app.task(name="bill", lock_key="invoice:{n}", lock_on_conflict=policy, **locked)(bill)
+    performed = locks.perform
+
+    def perform(call: Any) -> Any:
+        if call.script.name == "server":
+            return {"redis_version": "7.2.4", "role": "master", **info}
+        if call.script.name != "CONFIG":
+            return performed(call)
+        if isinstance(save, Exception):
+            raise save
+        return save
+
+    monkeypatch.setattr(type(locks), "perform", lambda self, call: perform(call))
+    findings = admin.check(locks, app)
+    return [it.sentence for it in findings if it.where == "server" and it.level == "warning"]
+
+
+REFUSED = ServerRefused("no permission for CONFIG")
+DURABLE = {"aof_enabled": "1", "maxmemory": "0", "maxmemory_policy": "noeviction"}
+
+
+@pytest.mark.parametrize(
+    ("info", "save", "words"),
+    [
+        (DURABLE, REFUSED, []),
+        ({"aof_enabled": "0"}, "3600 1", []),
+        ({"aof_enabled": "0"}, "", ["It does not persist: a restart loses the messages."]),
+        ({"aof_enabled": "0"}, REFUSED, ["does not say whether it saves snapshots"]),
+        ({"aof_enabled": "0"}, None, ["does not say whether it saves snapshots"]),
+        ({}, REFUSED, []),
+        ({**DURABLE, "maxmemory_policy": "volatile-lru"}, "", []),
+        (
+            {**DURABLE, "maxmemory": "99", "maxmemory_policy": "volatile-lru"},
+            "",
+            ["the marks of tasks that have run are evicted"],
+        ),
+        (
+            {**DURABLE, "maxmemory": "99", "maxmemory_policy": "allkeys-lru"},
+            "",
+            ["the messages are evicted and their tasks never run"],
+        ),
+        ({**DURABLE, "maxmemory": "99"}, "", []),
+    ],
+)
+def test_check_warns_if_the_server_may_lose_parked_messages(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, info: Any, save: Any, words: list[str]
+) -> None:
+    """The lock server stores messages now, and no broker has them."""
+    found = found_for_parking(locks, monkeypatch, "park", info, save)
+    assert len(found) == len(words)
+    for sentence, expected in zip(found, words, strict=True):
+        assert sentence.startswith("Messages of 'bill' are parked on it. ")
+        assert expected in sentence
+
+
+def test_check_of_a_server_without_parked_messages_asks_nothing_of_it(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volatile = {"aof_enabled": "0", "maxmemory": "99", "maxmemory_policy": "volatile-lru"}
+    assert found_for_parking(locks, monkeypatch, "skip", volatile, AssertionError("asked")) == []

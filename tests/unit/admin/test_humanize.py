@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_locks.admin import format_count, format_duration, format_time
-from celery_locks.admin.humanize import format_ratio, join_names
+from celery_locks.admin.humanize import format_about, format_position, format_ratio, join_names
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,16 @@ def test_format_count_takes_an_irregular_plural() -> None:
 def test_join_names_shows_three(names: str, text: str) -> None:
     """A suggestion that fills the screen is no help."""
     assert join_names(list(names), "or") == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "about 1 s"), (30.4, "about 30 s"), (245, "about 4 min"), (10920, "about 3 h 2 min")],
+)
+def test_format_about_is_no_more_exact_than_an_estimate(seconds: float, text: str) -> None:
+    assert format_about(seconds) == text
+
+
+@pytest.mark.parametrize(("position", "text"), [(1, "first"), (10, "tenth"), (11, "number 11")])
+def test_format_position_uses_words_for_small_numbers(position: int, text: str) -> None:
+    assert format_position(position) == text

@@ -10,7 +10,7 @@ from celery import Celery
 from celery_locks import Locks, LockUnavailable, admin
 from celery_locks.admin import liveness, stale_locks
 from celery_locks.integration.worker_inspection import ActiveReport
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.replies import Renewal
 from tests.support.held_locks import held_for, take
 
 NOBODY: dict[str, Any] = {}
@@ -123,9 +123,22 @@ def test_stale_finds_those_far_beyond_the_usual(
     )
     [slow] = admin.stale(locks, object())
     assert (slow.name, slow.is_old, slow.usual) == ("slow", False, admin.Usual(5.0, 3))
-    assert slow.sentence.startswith("It has been held for 60 s, 12 × the usual 5 s. Worker w is")
+    assert slow.sentence.startswith(
+        "It has been held for 1 min 0 s, 12 × the usual 5 s. Worker w is"
+    )
     assert slow.as_dict()["usual"] == {"held_for": 5.0, "holds": 3}
     assert asked.count("durations") == 1, "once a shard, not once a lock"
     assert admin.stale(locks, object(), times_usual=13) == []
     assert admin.stale(locks, object(), times_usual=None) == []
     assert len(admin.stale(locks, object(), 59, times_usual=None)) == 2
+
+
+def test_the_longest_hold_is_first(locks: Locks, worker_reports: Any, clock: Any) -> None:
+    take(locks, "oldest", worker="w", task="bill", task_id="t1", ttl=6000)
+    clock.shift(10)
+    take(locks, "a newer one", worker="w", task="bill", task_id="t2", ttl=6000)
+    clock.shift(10)
+    take(locks, "another", worker="w", task="bill", task_id="t3", ttl=6000)
+    worker_reports(ALIVE)
+    names = [lock.name for lock in admin.stale(locks, object(), older_than=0)]
+    assert names == ["oldest", "a newer one", "another"]

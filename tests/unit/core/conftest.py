@@ -12,7 +12,7 @@ from celery_locks import events
 from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
-from celery_locks.store.calls import run_async, run_sync
+from celery_locks.store.calls import run_async
 from tests.support.acquiring import Run, ask
 from tests.support.scripted_store import AnsweringStore, ScriptedStore
 from tests.support.sent_calls import OneCallCommands
@@ -52,7 +52,7 @@ def run(request: pytest.FixtureRequest, scripted_store: ScriptedStore) -> Run:
         return asyncio.run(run_async(operation, perform))
 
     def run_blocking(operation: Any) -> Any:
-        return run_sync(operation, scripted_store.perform)
+        return scripted_store.run(operation)
 
     return run_blocking if request.param == "sync" else run_awaited
 
@@ -65,7 +65,7 @@ def acquire(
 
     def make(**fields: Any) -> Lease:
         scripted_store.expect(("acquire", 7))
-        lease = run_sync(operations.acquire(ask(virtual_clock, **fields)), scripted_store.perform)
+        lease = scripted_store.run(operations.acquire(ask(virtual_clock, **fields)))
         assert isinstance(lease, Lease)
         return lease
 

@@ -20,7 +20,6 @@ from celery_locks.core.owners import current_owner
 from celery_locks.errors import (
     ForeignData,
     LeaseLost,
-    LimitMismatch,
     LockConflict,
     LockRevoked,
     LockUnavailable,
@@ -31,8 +30,8 @@ from celery_locks.errors import (
     ServerTooOld,
 )
 from celery_locks.store.calls import run_sync
+from celery_locks.store.commands.locks import AcquireExtras, IdempotencyCheck, Mark
 from celery_locks.store.commands.replies import Completed
-from celery_locks.store.commands.requests import AcquireExtras, IdempotencyCheck, Mark
 from celery_locks.types import Conflict, Holder, Revocation
 from tests.support.acquiring import TTL, Run, TimeLimit, ask
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -115,7 +114,7 @@ def test_call_without_a_reply_may_be_granted_later_and_is_released_until_it_woul
     """The question may lie in a buffer and be granted after the first release."""
     scripted_store.expect(("acquire", error))
     with pytest.raises(type(error)):
-        run_sync(operations.acquire(ask(virtual_clock)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock)))
     assert still_renewer.tokens == frozenset()
     released_at: list[float] = []
     began = virtual_clock()
@@ -124,20 +123,20 @@ def test_call_without_a_reply_may_be_granted_later_and_is_released_until_it_woul
         released_at.append(virtual_clock() - began)
         return False
 
-    scripted_store.expect(*[("release", release)] * 6)
+    scripted_store.expect(*[("release", release)] * 7)
     for _ in range(200):
         still_renewer.run_due()
         virtual_clock.advance(0.125)
     assert not still_renewer.pending
     pauses = [later - sooner for sooner, later in pairwise(released_at)]
     assert released_at[0] == 0
-    assert pauses == sorted(pauses)
-    assert TTL / 3 < released_at[-1] < TTL
+    assert pauses[:-1] == sorted(pauses[:-1])
+    assert released_at[-1] == pytest.approx(TTL), "the last one comes when its time ends"
 
 
 @pytest.mark.parametrize(
     "kind",
-    [LockUsageError, LimitMismatch, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData],
+    [LockUsageError, ServerRefused, ServerTooOld, ServerOutOfMemory, ForeignData],
 )
 def test_refused_call_acquired_nothing_and_releases_nothing(
     run: Run,
@@ -164,7 +163,7 @@ def test_refused_call_whose_first_try_may_have_been_executed_is_released(
     error.may_have_executed = True
     scripted_store.expect(("acquire", error))
     with pytest.raises(ServerOutOfMemory):
-        run_sync(operations.acquire(ask(virtual_clock)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock)))
     assert set(still_renewer.pending) == {"mine"}
 
 
@@ -176,7 +175,7 @@ def test_failed_acquire_tells_why_once(
 ) -> None:
     scripted_store.expect(("acquire", ServerRefused("wrong password")))
     with pytest.raises(ServerRefused):
-        run_sync(operations.acquire(ask(virtual_clock)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock)))
     [event] = emitted
     assert (event.kind, event.detail["why"]) == ("unavailable", "wrong password")
     assert event.detail["permanent"] is True
@@ -192,7 +191,7 @@ def test_work_that_may_have_begun_is_unmarked_with_the_release(
     extras = AcquireExtras(idempotency=IdempotencyCheck("o:a", "never", 60.0))
     scripted_store.expect(("acquire", reply_lost()), ("release", True))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.acquire(ask(virtual_clock, extras=extras)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock, extras=extras)))
     still_renewer.run_due()
     [release] = scripted_store.releases
     assert release.marks == [Mark("o:a", "", 0.0)]
@@ -235,10 +234,10 @@ def test_conflict_with_oneself_is_an_entry_if_that_is_asked_for(
     own = Conflict("a", (Holder(token="mine"),), 5.0, 1)
     scripted_store.expect(("acquire", own), ("acquire", own))
     again = ask(virtual_clock, token="again", owner=owner, reentrant=True)
-    assert run_sync(operations.acquire(again), scripted_store.perform) is lease
+    assert scripted_store.run(operations.acquire(again)) is lease
     assert lease.entries == {"again"}
     once_more = ask(virtual_clock, token="once more", owner=owner)
-    answer = run_sync(operations.acquire(once_more), scripted_store.perform)
+    answer = scripted_store.run(operations.acquire(once_more))
     assert answer == replace(own, is_own=True)
 
 
@@ -257,7 +256,7 @@ def test_failed_acquire_leaves_its_owner_without_the_lease_and_with_a_new_id(
     before = owner.id
     scripted_store.expect(("acquire", reply_lost()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.acquire(ask(virtual_clock, owner=owner)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock, owner=owner)))
     assert owner.leases == {}
     assert owner.id != before
 
@@ -374,7 +373,7 @@ def test_shorter_ttl_counts_even_if_its_reply_is_lost(
     lease = acquire()
     scripted_store.expect(("renew", reply_lost()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.renew(lease, 3.0), scripted_store.perform)
+        scripted_store.run(operations.renew(lease, 3.0))
     assert lease.deadline == pytest.approx(trusted_until(virtual_clock(), 3.0))
     assert still_renewer.first_due == pytest.approx(virtual_clock() + 1.0)
 
@@ -389,9 +388,9 @@ def test_longer_ttl_does_not_count_before_its_reply(
     deadline = lease.deadline
     scripted_store.expect(("renew", reply_lost()), ("renew", renew_reply()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.renew(lease, 60.0), scripted_store.perform)
+        scripted_store.run(operations.renew(lease, 60.0))
     assert lease.deadline == deadline
-    run_sync(operations.renew(lease, None), scripted_store.perform)
+    scripted_store.run(operations.renew(lease, None))
     assert lease.deadline == pytest.approx(trusted_until(virtual_clock(), 60.0))
 
 
@@ -404,7 +403,7 @@ def test_lost_lease_is_not_renewed(
     lease = acquire()
     virtual_clock.advance(TTL)
     with pytest.raises(LeaseLost):
-        run_sync(operations.renew(lease, None), scripted_store.perform)
+        scripted_store.run(operations.renew(lease, None))
     assert scripted_store.names == ["acquire"]
 
 
@@ -413,7 +412,7 @@ def test_renewal_brings_a_request_to_stop(
 ) -> None:
     lease = acquire()
     scripted_store.expect(("renew", renew_reply(stops=["mine"])))
-    run_sync(operations.renew(lease, None), scripted_store.perform)
+    scripted_store.run(operations.renew(lease, None))
     assert lease.stop_requested
     assert lease.state is State.HELD
 
@@ -428,8 +427,8 @@ def test_lease_of_the_parent_process_is_neither_renewed_nor_released(
     lease, child = acquire(), os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
     with pytest.raises(LockUsageError, match="the parent process's"):
-        run_sync(operations.renew(lease, None), scripted_store.perform)
-    assert run_sync(operations.release(lease), scripted_store.perform) is False
+        scripted_store.run(operations.renew(lease, None))
+    assert scripted_store.run(operations.release(lease)) is False
     operations.release_if_acquired("mine")
     assert not still_renewer.pending
 
@@ -450,7 +449,7 @@ def test_signal_handler_that_raises_after_the_lease_is_renewed_stops_the_renewal
     monkeypatch.setattr(still_renewer, "add", struck)
     scripted_store.expect(("acquire", 7))
     with pytest.raises(TimeLimit):
-        run_sync(operations.acquire(ask(virtual_clock, owner=owner)), scripted_store.perform)
+        scripted_store.run(operations.acquire(ask(virtual_clock, owner=owner)))
     assert still_renewer.tokens == frozenset()
     assert owner.leases == {}
     assert set(still_renewer.pending) == {"mine"}
@@ -461,7 +460,7 @@ def test_second_acquire_of_the_owner_enters_its_lease_without_a_call(
 ) -> None:
     def acquire(name: str, token: str, **options: Any) -> Any:
         operation = operations.acquire_by_name(name, token, TTL, {"reentrant": True, **options})
-        return run_sync(operation, scripted_store.perform)
+        return scripted_store.run(operation)
 
     scripted_store.expect(("acquire", 7), ("acquire", 8))
     first = acquire("a", "first")
@@ -481,9 +480,9 @@ def test_block_on_a_busy_lock_raises_or_has_none(
     operation = operations.enter_hold("a", "mine", TTL, {}, required)
     if required:
         with pytest.raises(LockConflict):
-            run_sync(operation, scripted_store.perform)
+            scripted_store.run(operation)
     else:
-        assert run_sync(operation, scripted_store.perform) is None
+        assert scripted_store.run(operation) is None
 
 
 def test_stop_asks_the_holders_and_returns_them(
@@ -504,5 +503,5 @@ def test_entry_leaves_the_lease_its_own_callback(
     operation = operations.acquire_by_name(
         "a", "again", TTL, {"reentrant": True, "on_stop": lambda *_: None}
     )
-    assert run_sync(operation, scripted_store.perform) is lease
+    assert scripted_store.run(operation) is lease
     assert lease.on_stop is None

@@ -11,8 +11,7 @@ import pytest
 
 from celery_locks.core.pending_releases import PendingRelease, PendingReleases, ServerReleases
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import Mark
+from celery_locks.store.commands.locks import LockCommands, Mark
 from tests.support.scripted_store import ScriptedStore, reply_lost
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
@@ -178,13 +177,49 @@ def test_release_that_was_sent_and_is_repeated_ends_without_a_word(
 ) -> None:
     """It is sent again in case a grant was still on its way; nothing is wrong."""
     job.add("a", seconds=1.0, repeat_until_expired=True)
-    scripted_store.expect(*[("release", False)] * 3)
+    scripted_store.expect(*[("release", False)] * 4)
     for _ in range(20):
         job.run()
         assert not job.releases.has_unsent, "the end of the process does not wait for it"
         virtual_clock.advance(0.25)
     assert job.releases == {}
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "times",
+    [[0, 0.25, 0.5], [0, 0.25, 0.75], [0, 0.25, 0.75, 1.75, 3.75, 7.75, 15.75, 30]],
+    ids=lambda times: str(times[-1]),
+)
+def test_repeated_release_is_sent_for_the_last_time_when_it_gives_up(
+    job: Job, scripted_store: ScriptedStore, virtual_clock: VirtualClock, times: list[float]
+) -> None:
+    """A grant on its way between the last repetition and the end would stay for a ttl."""
+    job.add("a", seconds=times[-1], repeat_until_expired=True)
+    began, sent_at = virtual_clock(), list[float]()
+
+    def note_time(_: Any) -> bool:
+        sent_at.append(virtual_clock() - began)
+        return False
+
+    scripted_store.expect(*[("release", note_time)] * len(times))
+    while job.releases:
+        virtual_clock.advance(max(0.0, job.due - virtual_clock()))
+        job.run()
+    assert sent_at == pytest.approx(times)
+
+
+def test_last_repetition_that_fails_is_logged(
+    job: Job, scripted_store: ScriptedStore, virtual_clock: VirtualClock, caplog: Any
+) -> None:
+    """And is not tried for ever."""
+    job.add("a", seconds=0.25, repeat_until_expired=True)
+    scripted_store.expect(("release", True), ("release", LockUnavailable("down")))
+    for _ in range(4):
+        job.run()
+        virtual_clock.advance(0.25)
+    assert job.releases == {}
+    assert "lapses: down" in caplog.text
 
 
 def test_release_that_fails_unexpectedly_is_logged_once_and_tried_ever_more_rarely(

@@ -10,7 +10,6 @@ from celery_locks.core.queries import Queries
 from celery_locks.errors import (
     LockUnavailable,
 )
-from celery_locks.store.calls import run_sync
 from celery_locks.store.commands.replies import LockPage
 from celery_locks.types import Holder, LockInfo
 from tests.support.acquiring import Run
@@ -36,7 +35,7 @@ def test_recent_answer_needs_no_call_and_is_as_old_as_its_question(
     held = LockInfo("a", 1, (Holder(token="t"),))
 
     def is_locked(max_age: float) -> bool:
-        return run_sync(queries.is_locked("a", max_age), scripted_store.perform)
+        return scripted_store.run(queries.is_locked("a", max_age))
 
     def after_a_second(_: Any) -> LockInfo:
         virtual_clock.advance(1)
@@ -56,5 +55,5 @@ def test_answer_that_never_came_is_not_remembered(
     queries = Queries(OneCallCommands("p"))
     scripted_store.expect(("describe", reply_lost()), ("describe", None))
     with pytest.raises(LockUnavailable):
-        run_sync(queries.is_locked("a", 60.0), scripted_store.perform)
-    assert not run_sync(queries.is_locked("a", 60.0), scripted_store.perform)
+        scripted_store.run(queries.is_locked("a", 60.0))
+    assert not scripted_store.run(queries.is_locked("a", 60.0))

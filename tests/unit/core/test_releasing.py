@@ -16,8 +16,7 @@ from celery_locks.errors import (
     LeaseLost,
     LockUnavailable,
 )
-from celery_locks.store.calls import run_sync
-from celery_locks.store.commands.requests import Mark
+from celery_locks.store.commands.locks import Mark
 from tests.support.acquiring import TTL, Run, TimeLimit
 from tests.support.scripted_store import ScriptedStore, reply_lost
 from tests.support.still_renewer import StillRenewer
@@ -56,7 +55,7 @@ def test_release_without_a_reply_is_sent_again_until_it_succeeds(
     virtual_clock.advance(2)
     scripted_store.expect(("release", error))
     with pytest.raises(type(error)):
-        run_sync(operations.release(lease), scripted_store.perform)
+        scripted_store.run(operations.release(lease))
     assert still_renewer.tokens == frozenset(), "a lease that is being released is not renewed"
     scripted_store.expect(("release", LockUnavailable("still away")))
     still_renewer.run_due()
@@ -80,7 +79,7 @@ def test_release_that_never_succeeds_is_given_up_when_the_lock_has_lapsed(
     lease = acquire()
     scripted_store.expect(("release", reply_lost()), ("release", LockUnavailable("away")))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease), scripted_store.perform)
+        scripted_store.run(operations.release(lease))
     still_renewer.run_due()
     virtual_clock.advance(TTL + 0.1)
     still_renewer.run_due()
@@ -99,7 +98,7 @@ def test_release_with_marks_is_tried_longer_than_the_lock_lives(
     lease, marks = acquire(), [Mark("e:j", 1, 3600.0)]
     scripted_store.expect(("release", reply_lost()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease, marks), scripted_store.perform)
+        scripted_store.run(operations.release(lease, marks))
     give_up_at = still_renewer.pending["mine"].give_up_at
     assert give_up_at == pytest.approx(virtual_clock() + TTL + RETRY_MARKS_FOR)
     virtual_clock.advance(TTL + RETRY_MARKS_FOR / 2)
@@ -118,7 +117,7 @@ def test_slot_that_is_kept_stays_taken_until_the_same_moment_however_late_the_re
     lease = acquire()
     scripted_store.expect(("release", reply_lost()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease, keep_for=5.0, next_token="next"), scripted_store.perform)
+        scripted_store.run(operations.release(lease, keep_for=5.0, next_token="next"))
     virtual_clock.advance(2)
     scripted_store.expect(("release", True))
     still_renewer.run_due()
@@ -136,7 +135,7 @@ def test_at_least_keeps_the_slot_for_the_rest_of_its_time(
     lease = acquire(at_least=4.0)
     virtual_clock.advance(1.5)
     scripted_store.expect(("release", True))
-    run_sync(operations.release(lease), scripted_store.perform)
+    scripted_store.run(operations.release(lease))
     [release] = scripted_store.releases
     assert release.keep_for == 2.5
 
@@ -148,7 +147,7 @@ def test_entries_end_one_by_one_and_the_last_release_releases(
     lease.entries = frozenset({"second", "third"})
 
     def end(entry: str) -> bool:
-        return run_sync(operations.release_entry(lease, entry), scripted_store.perform)
+        return scripted_store.run(operations.release_entry(lease, entry))
 
     assert end("third")
     assert lease.entries == {"second"}
@@ -166,7 +165,7 @@ def test_release_of_the_lease_itself_ends_all_entries(
     lease = acquire(owner=current_owner())
     lease.entries = frozenset({"second"})
     scripted_store.expect(("release", True))
-    assert run_sync(operations.release(lease), scripted_store.perform)
+    assert scripted_store.run(operations.release(lease))
 
 
 def test_interrupted_release_in_a_forked_child_leaves_the_lease_to_its_parent(
@@ -184,7 +183,7 @@ def test_interrupted_release_in_a_forked_child_leaves_the_lease_to_its_parent(
     monkeypatch.setattr(os, "getpid", lambda: child)
     monkeypatch.setattr(lease, "begin_release", struck)
     with pytest.raises(TimeLimit):
-        run_sync(operations.release(lease), scripted_store.perform)
+        scripted_store.run(operations.release(lease))
     assert not still_renewer.pending
 
 
@@ -196,7 +195,7 @@ def test_deferred_release_leaves_its_owner_without_the_lease_and_with_a_new_id(
     lease, before = acquire(owner=owner), owner.id
     scripted_store.expect(("release", reply_lost()))
     with pytest.raises(LockUnavailable):
-        run_sync(operations.release(lease), scripted_store.perform)
+        scripted_store.run(operations.release(lease))
     assert owner.leases == {}
     assert owner.id != before
 
@@ -244,10 +243,10 @@ def test_end_of_a_block_raises_a_loss_unless_the_block_raises(
     scripted_store.expect(("release", False))
     operation = operations.exit_hold(lease, failed, "mine")
     if failed:
-        run_sync(operation, scripted_store.perform)
+        scripted_store.run(operation)
     else:
         with pytest.raises(LeaseLost, match="before the block did"):
-            run_sync(operation, scripted_store.perform)
+            scripted_store.run(operation)
 
 
 def test_end_of_a_block_without_a_server_leaves_the_release_to_the_renewer(
@@ -258,12 +257,12 @@ def test_end_of_a_block_without_a_server_leaves_the_release_to_the_renewer(
 ) -> None:
     lease = acquire()
     scripted_store.expect(("release", reply_lost()))
-    run_sync(operations.exit_hold(lease, False, "mine"), scripted_store.perform)
+    scripted_store.run(operations.exit_hold(lease, False, "mine"))
     assert set(still_renewer.pending) == {"mine"}
 
 
 def test_end_of_a_block_without_a_lock_does_nothing(
     operations: Operations[Lease], scripted_store: ScriptedStore
 ) -> None:
-    run_sync(operations.exit_hold(None, False, "mine"), scripted_store.perform)
+    scripted_store.run(operations.exit_hold(None, False, "mine"))
     assert scripted_store.performed == []

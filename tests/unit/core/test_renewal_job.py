@@ -284,6 +284,42 @@ def test_shard_that_failed_comes_last_and_leaves_the_others_their_time(
     assert [it.name for it in answering_store.renewals[2:]] == [other, "bad"]
 
 
+def test_holder_is_told_at_its_deadline_though_other_shards_time_out(
+    still_renewer: StillRenewer, answering_store: AnsweringStore, virtual_clock: VirtualClock
+) -> None:
+    """Not at the end of the round: after the call during which its deadline passed."""
+    commands = LockCommands("p", 8)
+    of_shard = {commands.root(name): name for name in map(str, range(99))}
+    told: list[float] = []
+    first = lease(
+        virtual_clock,
+        of_shard.pop(commands.roots[0]),
+        ttl=8,
+        on_lost=lambda *_: told.append(virtual_clock()),
+    )
+    virtual_clock.advance(1)
+    for name in of_shard.values():
+        still_renewer.add(lease(virtual_clock, name), answering_store, commands)
+    still_renewer.add(first, answering_store, commands)  # the last call of a round is its own
+    answering_store.trouble = LockUnavailable("away")
+    virtual_clock.time = first.deadline - 0.5
+    still_renewer.run_due()
+    longest = 0.0
+
+    def time_out() -> None:
+        nonlocal longest
+        budget = answering_store.performed[-1].budget
+        longest = max(longest, budget)
+        virtual_clock.advance(budget)
+
+    answering_store.meanwhile = time_out
+    virtual_clock.time = first.deadline - 0.05
+    still_renewer.run_due()
+    assert len(told) == 1
+    assert told[0] < first.deadline + longest
+    assert virtual_clock() > told[0], "the round went on"
+
+
 def test_operators_reason_and_request_to_stop_reach_the_holder(
     still_renewer: StillRenewer, scripted_store: ScriptedStore, virtual_clock: VirtualClock
 ) -> None:

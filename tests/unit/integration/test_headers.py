@@ -21,7 +21,7 @@ from celery_locks.integration.headers import (
     given_token,
     remove_token,
 )
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import in_memory_locks
 
 
@@ -43,7 +43,13 @@ def test_a_header_survives_its_journey() -> None:
         since=1.5,
         times=3,
         unseen=2.5,
+        published_by=(1_800_000_000_000_000, 7),
     )
+    assert read({"options": {"on_conflict": "wait", "then": "skip", "wait": 1}}).options == {
+        "on_conflict": "wait",
+        "then": "skip",
+        "wait": 1,
+    }
     sent = json.loads(json.dumps(header.write({"other": 1})))
     assert sent["other"] == 1
     assert sent[HEADER]["version"] == VERSION
@@ -58,6 +64,12 @@ def test_most_messages_say_nothing(headers: Any) -> None:
 def test_a_header_without_content_is_not_sent() -> None:
     assert NO_HEADER.write({HEADER: {"times": 3}, "other": 1}) == {"other": 1}
     assert NO_HEADER.write(None) == {}
+
+
+def test_what_stays_for_the_same_attempt_is_its_options_and_who_published_it() -> None:
+    header = LockHeader({"ttl": 5}, queued="a", since=1.5, times=3, published_by=(7,))
+    assert header.of_call() == LockHeader({"ttl": 5}, published_by=(7,))
+    assert header.requeued(2.0).published_by == (7,)
 
 
 def test_main_process_and_child_read_the_same_header() -> None:
@@ -89,6 +101,7 @@ def test_main_process_and_child_read_the_same_header() -> None:
         ({"options": {"enabled": None}}, "enabled"),
         ({"options": {"on_conflict": "newer"}}, "on_conflict"),
         ({"options": {"on_publish": "newer"}}, "on_conflict"),
+        ({"options": {"then": "requeue"}}, "on_conflict"),
         ({"options": {"on_publish": ["x"], "on_conflict": {}}}, "on_conflict"),
         ({"options": {"scope": ["queued"]}}, "scope"),
         ({"options": {"key": 7}}, "key is 7; it must be a text"),
@@ -130,6 +143,13 @@ def test_lock_options_that_are_not_understood_are_refused(raw: Any, sentence: st
         {"times": 1.5},
         {"times": "7"},
         {"of_retry": "yes"},
+        {"published_by": 7},
+        {"published_by": "7"},
+        {"published_by": ["7"]},
+        {"published_by": [True]},
+        {"published_by": [1 << 53]},
+        {"published_by": [-1]},
+        {"published_by": [1] * 65},
         {"from_a_newer_release": 1},
         {7: 1},
         {"options": {"from_a_newer_release": 1, 7: 2}},

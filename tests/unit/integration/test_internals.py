@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, chain, group, shared_task
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
 from celery.concurrency.prefork import TaskPool as Prefork
@@ -45,6 +45,82 @@ def test_task_is_found_without_finalizing_the_app(app: Celery) -> None:
     assert internals.registered_task(app, "t") is not None
     assert internals.registered_task(app, "lazy") is None
     assert not app.finalized
+
+
+def test_task_id_that_a_canvas_chose_is_recognised(app: Celery) -> None:
+    """Others wait for it; nobody but the caller knows an id that the caller chose."""
+    published: list[dict[str, Any]] = []
+
+    class Recorded(Task):
+        abstract = True
+
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            published.append(options)
+
+    @app.task(name="t", base=Recorded, shared=False)
+    def t(value: int = 0) -> None: ...
+
+    task: Any = app.tasks["t"]
+    frozen = task.s(1)
+    frozen.freeze()
+    frozen.apply_async()
+    group([task.s(1), task.s(2)]).apply_async()
+    chain(task.s(1), task.s()).apply_async()
+    task.s(1).set(task_id="chosen").apply_async((), parent_id="p", root_id="r")  # as the worker
+    assert [internals.is_frozen(options) for options in published] == [True] * 5
+    published.clear()
+    task.delay(1)
+    task.apply_async([1], task_id="chosen")
+    task.s(1).set(task_id="chosen").apply_async()
+    assert [internals.is_frozen(options) for options in published] == [False] * 3
+
+
+def test_send_task_has_the_task_of_apply_async_and_these_parameters(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only without it a call is by name; the options may come by position."""
+    calls: list[Any] = []
+    sent: list[Any] = []
+
+    def plain(
+        self: Any,
+        name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        countdown: Any = None,
+        **opts: Any,
+    ) -> None:
+        sent.append((name, args, kwargs, countdown, opts.get("task_type")))
+
+    names = parameters(Celery.send_task)
+    assert names[:5] == ["self", "name", "args", "kwargs", "countdown"]
+    assert names[-1] == "options"
+    assert {"task_id", "task_type", "retries", "headers"} - set(names) == {"headers"}
+    monkeypatch.setattr(Celery, "send_task", plain)
+    internals.on_send_task(
+        lambda app, name, args, kwargs, options, send: calls.append(options) or send(options)
+    )
+
+    @app.task(name="t", shared=False)
+    def t(value: int = 0) -> None: ...
+
+    task = app.tasks["t"]
+    task.delay(1)
+    assert (calls, sent) == ([], [("t", (1,), {}, None, task)])
+    app.send_task("other", [1], {}, 20, task_id="x")
+    assert calls == [{"countdown": 20, "task_id": "x"}]
+    assert sent[1] == ("other", [1], {}, 20, None)
+
+
+def test_task_by_name_is_found_also_if_the_app_is_not_finalized(app: Celery) -> None:
+    @app.task(name="lazy", shared=False)
+    def lazy() -> None: ...
+
+    app.autofinalize = False
+    assert internals.find_task(app, "lazy") is None
+    app.autofinalize = True
+    assert internals.find_task(app, "lazy").name == "lazy"
+    assert internals.find_task(app, "none") is None
 
 
 def test_task_made_by_the_decorator_is_recognised(app: Celery) -> None:

@@ -25,11 +25,11 @@ from celery_locks.integration.headers import NO_HEADER, LockHeader
 from celery_locks.integration.not_acquired import NotAcquired
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision
-from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.locks import LockCommands, ended_mark
 from celery_locks.store.commands.replies import Ended
-from celery_locks.store.commands.requests import ended_mark
 from celery_locks.types import Conflict, Holder
 from tests.support.scripted_store import ScriptedStore, reply_lost
+from tests.support.still_renewer import StillRenewer
 
 THEIRS = Holder(token="theirs", task_id="other", task="bill", worker="w")
 BUSY = Conflict("a", (THEIRS,), 5.0, 1)
@@ -60,6 +60,10 @@ class Reservation:
 
     def release(self) -> None:
         self._log.call("release reservation")
+
+    def release_now(self) -> bool:
+        self._log.call("release reservation")
+        return False
 
     def extend(self, seconds: float, budget: float) -> None:
         self._log.call("extend reservation", seconds, budget)
@@ -142,6 +146,7 @@ def run_of(
         holder=Holder(task_id="j", task="bill", retries=2),
         token="mine",
         once=None,
+        can_park=True,
     )
     vars(execution).update(fields)
     return NotAcquired(execution, "a")
@@ -200,18 +205,31 @@ def test_requeued_message_is_the_same_attempt_and_counts(log: Log, decide: Any) 
     """Its retries are the user's, and Celery would give up after ``max_retries`` of them."""
     decide("requeue", pause=4.0)
     with pytest.raises(Ignore):
-        run_of(log, header=LockHeader(since=AT - 60, times=3)).on_conflict(BUSY)
+        header = LockHeader(since=AT - 60, times=3, published_by=(7,))
+        run_of(log, header=header).on_conflict(BUSY)
     changes = log[1][1]
     assert (changes["retries"], changes["countdown"]) == (2, 4.0)
     assert changes["headers"]["x"] == 1
     header = LockHeader.read(changes["headers"])
-    assert (header.since, header.times) == (AT - 60, 4)
+    assert (header.since, header.times, header.published_by) == (AT - 60, 4, (7,))
+
+
+def test_parked_message_keeps_the_fences_of_its_publisher(
+    log: Log, decide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same attempt, also when it is woken: a copy of the one before may run then."""
+    decide("park")
+    monkeypatch.setattr(module, "record_message", lambda app, send: ("message", None))
+    header = LockHeader({"ttl": 9}, since=AT, published_by=(7,))
+    run_of(log, header=header, args=(), kwargs={}).park_request(BUSY)
+    sent = LockHeader.read(log[0][1]["headers"])
+    assert sent == LockHeader({"ttl": 9}, queued="a", parked=True, published_by=(7,))
 
 
 def test_requeue_is_published_until_it_succeeds(
-    log: Log, decide: Any, caplog: pytest.LogCaptureFixture
+    log: Log, decide: Any, still_renewer: StillRenewer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An acknowledged message exists nowhere else."""
+    """An acknowledged message exists nowhere else. The log does not grow with every try."""
     decide("requeue")
     log.errors["publish"] = [OperationalError("away"), OperationalError("away")]
     with pytest.raises(Ignore):
@@ -223,7 +241,7 @@ def test_requeue_is_published_until_it_succeeds(
         "pass reservation on",
         "emit requeued",
     ]
-    assert caplog.text.count("cannot be requeued now and is tried again: away") == 2
+    assert caplog.text.count("cannot be requeued now and is tried again: away") == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("not serializable")], ids=repr)
@@ -322,7 +340,9 @@ class Once:
         self._has_result = has_result
 
     def repeat(self, mark: str) -> Any:
-        return SimpleNamespace(reason="already_done", value=mark, has_result=self._has_result)
+        return SimpleNamespace(
+            reason="already_done", value=mark, has_result=self._has_result, failed=mark[5:]
+        )
 
 
 def test_completed_work_returns_its_result_and_releases_the_reservation(log: Log) -> None:
@@ -340,6 +360,12 @@ def test_completed_work_without_a_result_fails_where_somebody_follows(
     with pytest.raises(AlreadyDone):
         run_of(log, once=Once(has_result=False), request=followers).on_completed("saved")
     assert log.names.count("release reservation") == 2
+
+
+def test_failed_work_says_so_where_somebody_follows(log: Log) -> None:
+    run = run_of(log, once=Once(has_result=False), request={"chain": ["next"]})
+    with pytest.raises(AlreadyDone, match=r"is not done again: already_done, it failed$"):
+        run.on_completed("savedit failed")
 
 
 @pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "REVOKED"])

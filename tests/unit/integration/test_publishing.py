@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_locks import events
-from celery_locks.errors import AlreadyQueued, LimitMismatch, LockUnavailable
+from celery_locks import events, is_skipped
+from celery_locks.errors import AlreadyQueued, LockUnavailable
 from celery_locks.integration.app_locks import AppLocks
 from celery_locks.integration.headers import HEADER, LockHeader
 from celery_locks.integration.publishing import publish
 from celery_locks.integration.reservation import REPLACES
 from celery_locks.options import LockOptions
 from celery_locks.policy import AWAITED, SENT_TO
+from celery_locks.store.commands.locks import reservation_token, superseded_mark
 from celery_locks.store.commands.replies import ReplacedReservation
-from celery_locks.store.commands.requests import reservation_token, superseded_mark
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import QUEUED
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -34,6 +35,7 @@ OTHER = Holder(
     acquired_at=1000.0,
     expires_at=1100.0,
 )
+FROZEN = {"task_id": "j", "reply_to": "the caller"}  # as Signature.freeze leaves them
 QUEUED_OTHER = Conflict(NAME, (OTHER,), 90.0, 1, as_of=1002.0)
 
 
@@ -259,10 +261,8 @@ def test_call_fails_if_the_server_is_away_and_the_task_may_not_run_without_it(
     assert set(still_renewer.pending) == {publisher.token}
 
 
-@pytest.mark.parametrize(
-    "answer", [LockUnavailable("away"), LimitMismatch("limit 2"), QUEUED_OTHER], ids=repr
-)
-@pytest.mark.parametrize("frozen", [{"task_id": "j"}, {"chain": ["next"]}, {"link": ["next"]}])
+@pytest.mark.parametrize("answer", [LockUnavailable("away"), QUEUED_OTHER], ids=repr)
+@pytest.mark.parametrize("frozen", [FROZEN, {"chain": ["next"]}, {"link": ["next"]}])
 def test_call_that_others_wait_for_is_sent_whatever_the_store_answers(
     publisher: Publisher, answer: Any, frozen: dict[str, Any]
 ) -> None:
@@ -275,8 +275,37 @@ def test_call_that_others_wait_for_is_sent_whatever_the_store_answers(
 
 def test_reservation_says_that_others_wait_for_it(publisher: Publisher) -> None:
     """Such a message is not replaced."""
-    publisher.publish(("acquire", 5), task_id="j")
+    publisher.publish(("acquire", 5), **FROZEN)
     assert f'"{AWAITED}"' in publisher.record
+
+
+def test_chosen_task_id_leaves_the_decision_to_the_publish(publisher: Publisher) -> None:
+    """Applications pass an id of their own to find the task again; nothing waits for it."""
+    result = publisher.publish(("acquire", QUEUED_OTHER), task_id="mine")
+    assert (result.id, result.deduplicated) == ("other", True)
+    with pytest.raises(AlreadyQueued):
+        publisher.publish(("acquire", QUEUED_OTHER), task_id="mine", lock={"on_publish": "raise"})
+    with pytest.raises(LockUnavailable):
+        away = LockUnavailable("away")
+        publisher.publish(("acquire", away), task_id="mine", lock={"on_unavailable": "fail"})
+    assert publisher.sent == []
+
+
+def test_chosen_task_id_is_that_of_the_message_and_can_be_replaced(publisher: Publisher) -> None:
+    result = publisher.publish(("acquire", 5), task_id="mine")
+    assert (result.id, result.deduplicated) == ("mine", False)
+    assert f'"{AWAITED}"' not in publisher.record
+
+
+def test_two_calls_with_one_task_id_have_different_records(publisher: Publisher) -> None:
+    """The store tells a second call from a repeated one by it; a usual call has no such field."""
+    records = []
+    for _ in range(2):
+        publisher.publish(("acquire", 5), task_id="mine")
+        records.append(publisher.record)
+    assert records[0] != records[1]
+    publisher.publish(("acquire", 5))
+    assert "extra" not in publisher.record
 
 
 @pytest.mark.parametrize(
@@ -306,6 +335,25 @@ def test_reservation_lives_until_its_message_is_overdue_or_expired(
 ) -> None:
     publisher.publish(("acquire", 5), lock={"pending_ttl": 100.0}, **options)
     assert publisher.store.acquires[0].ttl == pytest.approx(seconds, abs=0.002)
+
+
+@pytest.mark.parametrize("of_task", [False, True])
+def test_message_expires_at_a_moment_that_its_reservation_does_not_end_before(
+    publisher: Publisher, of_task: bool
+) -> None:
+    """Seconds would be counted from when the message is made, after the reservation."""
+    publisher.task.expires = 30 if of_task else None
+    before = datetime.now(UTC)
+    publisher.publish(("acquire", 5), **({} if of_task else {"expires": 30}))
+    after = datetime.now(UTC)
+    [sent] = publisher.sent
+    assert before <= sent["expires"] - timedelta(seconds=30) <= after
+
+
+@pytest.mark.parametrize("expires", [-5, 10**12, "2030-01-01T00:00:00+00:00"])
+def test_other_values_of_expires_are_left_to_celery(publisher: Publisher, expires: Any) -> None:
+    publisher.publish(("acquire", 5), expires=expires)
+    assert publisher.sent[0]["expires"] == expires
 
 
 @pytest.mark.parametrize(
@@ -372,3 +420,98 @@ def test_time_limit_after_the_send_keeps_the_reservation(
         )
     assert len(publisher.sent) == 1
     assert not still_renewer.pending
+
+
+def test_call_whose_key_function_returns_none_is_published_as_without_a_lock(
+    publisher: Publisher,
+) -> None:
+    """No reservation, no window: the call has nothing to share with another."""
+    result = publisher.publish(lock={"key": lambda n: None, "debounce": 5.0, "scope": "queued"})
+    [options] = publisher.sent
+    assert not publisher.store.acquires
+    assert not options.get("countdown")
+    assert not options.get("headers")
+    assert result.deduplicated is False
+
+
+# max_queued.
+
+FULL = Conflict(NAME + QUEUED, (OTHER, OTHER._replace(token="qx", task_id="x")), 90.0, 1, 1002.0)
+SEVERAL = {"scope": "queued", "limit": 2, "max_queued": 5}
+
+
+def test_reservation_has_the_limit_of_the_queue(publisher: Publisher) -> None:
+    """That of the run is another lock, with another limit."""
+    publisher.publish(("acquire", 5), lock=SEVERAL)
+    assert publisher.record.split()[1] == "5"
+
+
+def test_call_that_is_skipped_has_a_result_that_says_so(publisher: Publisher) -> None:
+    """Ready at once: nobody waits for a message that was never sent."""
+    result = publisher.publish(("acquire", FULL), lock={**SEVERAL, "on_publish": "skip"})
+    assert is_skipped(result.get())
+    assert result.get()["lock"] == NAME
+    assert result.get()["holder"]["task_id"] == "other"
+    assert (result.state, result.deduplicated) == ("SUCCESS", True)
+    assert result.id not in ("other", "x")
+    assert publisher.sent == []
+
+
+def test_publisher_waits_for_room_and_then_sends(publisher: Publisher) -> None:
+    """In the line of the lock, behind messages too; a run would not wait for those."""
+    result = publisher.publish(
+        ("subscribe", None),
+        ("acquire", FULL),
+        ("subscribe", "channel"),
+        ("acquire", FULL),
+        ("wait", 9),
+        ("acquire", 9),
+        lock={**SEVERAL, "on_publish": "wait", "wait": 5.0},
+    )
+    assert result.deduplicated is False
+    assert LockHeader.read(publisher.sent[0]["headers"]).queued == NAME + QUEUED
+
+
+def test_publisher_whose_patience_ends_raises(
+    publisher: Publisher, virtual_clock: VirtualClock
+) -> None:
+    """And leaves the line of the waiters."""
+    with pytest.raises(AlreadyQueued):
+        publisher.publish(
+            ("subscribe", None),
+            ("acquire", FULL),
+            ("subscribe", "channel"),
+            ("acquire", FULL),
+            ("wait", lambda _: virtual_clock.advance(6.0) or 0),
+            ("subscribe", "channel"),
+            ("acquire", FULL),
+            ("release", True),
+            lock={**SEVERAL, "on_publish": "wait", "wait": 5.0},
+        )
+    assert publisher.sent == []
+
+
+def test_publisher_without_patience_asks_once(publisher: Publisher) -> None:
+    with pytest.raises(AlreadyQueued):
+        publisher.publish(("acquire", FULL), lock={**SEVERAL, "on_publish": "wait", "wait": 0})
+
+
+def test_canvas_does_not_wait_for_room(publisher: Publisher) -> None:
+    publisher.publish(("acquire", FULL), lock={**SEVERAL, "on_publish": "wait"}, **FROZEN)
+    assert len(publisher.sent) == 1
+
+
+def test_interrupted_wait_for_room_leaves_no_waiter(
+    publisher: Publisher, still_renewer: StillRenewer
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        publisher.publish(
+            ("subscribe", None),
+            ("acquire", FULL),
+            ("subscribe", "channel"),
+            ("acquire", FULL),
+            ("wait", KeyboardInterrupt()),
+            lock={**SEVERAL, "on_publish": "wait"},
+        )
+    assert publisher.sent == []
+    assert set(still_renewer.pending) == {publisher.token}

@@ -18,8 +18,7 @@ from celery_locks.integration import reservation as module
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.headers import HEADER, VERSION
 from celery_locks.integration.reservation import NO_RESERVATION, Reservation
-from celery_locks.store.commands.locks import LockCommands
-from celery_locks.store.commands.requests import ended_mark, reservation_token
+from celery_locks.store.commands.locks import LockCommands, ended_mark, reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from celery_locks.validation import QUEUED

@@ -19,7 +19,7 @@ MODULES = sorted(
 
 REPORT = """
 import json
-from celery import Task, signals
+from celery import Celery, Task, signals
 from celery.utils.dispatch import Signal
 kinds = [s for s in vars(signals).values() if isinstance(s, Signal)]
 def functions():
@@ -27,10 +27,12 @@ def functions():
         for _, reference in signal.receivers:
             yield reference() if hasattr(reference, "__callback__") else reference
 ours = [f.__module__ for f in functions() if f.__module__.startswith("celery_locks")]
-print(json.dumps([len(ours), hasattr(Task.bind, "__wrapped__")]))
+wrapped = {hasattr(method, "__wrapped__") for method in (Task.bind, Celery.send_task)}
+print(json.dumps([len(ours), wrapped.pop() if len(wrapped) == 1 else "only one of them"]))
 """
 
 USES = {
+    "an import of the class": "from celery_locks import LockedTask",
     "a subclass": "from celery_locks import LockedTask\nclass T(LockedTask): ...",
     "base=": (
         "from celery import Celery\nfrom celery_locks import LockedTask\n"
@@ -42,11 +44,15 @@ USES = {
         "app = Celery(task_cls='celery_locks:LockedTask', set_as_current=False)\napp.Task"
     ),
     "a decorator": "from celery_locks import single_instance\n@single_instance\ndef f(): ...",
+    "a leader": (
+        "from celery import Celery\nfrom celery_locks import leader\n"
+        "leader(Celery(set_as_current=False), 'primary')"
+    ),
 }
 
 
 def connected(script: str) -> Any:
-    """The number of our receivers, and whether Task.bind is wrapped, after a script has run."""
+    """The number of our receivers, and whether both methods are wrapped, after a script has run."""
     done = subprocess.run(
         [sys.executable, "-c", script + REPORT],
         cwd=ROOT,
@@ -67,7 +73,7 @@ def test_imports_connect_nothing() -> None:
 @pytest.mark.parametrize("use", USES)
 def test_first_use_connects_everything(use: str) -> None:
     """Whichever way a task is locked, the worker's side must be there before it runs."""
-    assert connected(USES[use]) == [8, True]
+    assert connected(USES[use]) == [12, True]
 
 
 def test_install_connects_once() -> None:
@@ -76,4 +82,4 @@ def test_install_connects_once() -> None:
     unwrapped = (
         "from celery import Task\nassert not hasattr(Task.bind.__wrapped__, '__wrapped__')\n"
     )
-    assert connected(script + unwrapped) == [8, True]
+    assert connected(script + unwrapped) == [12, True]

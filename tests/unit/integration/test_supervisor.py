@@ -19,7 +19,7 @@ from celery_locks.integration.headers import HEADER
 from celery_locks.integration.revoked import RevokedTasks
 from celery_locks.integration.supervised_task import SupervisedTask
 from celery_locks.integration.supervisor import ChildSupervisor
-from celery_locks.store.commands.requests import reservation_token
+from celery_locks.store.commands.locks import reservation_token
 from celery_locks.testing import in_memory_locks
 from celery_locks.types import LockSpec
 from tests.support.waiting import wait_until
@@ -152,7 +152,7 @@ def test_a_revoked_id_that_fails_costs_the_others_nothing(
 
 
 def fail_on(monkeypatch: pytest.MonkeyPatch, locks: AppLocks, token: str) -> None:
-    store: Any = type(locks.background_store)
+    store: Any = type(locks.operations.background_store)
     perform = store.perform
 
     def failing(self: Any, call: Any) -> Any:

@@ -152,3 +152,20 @@ def test_an_option_of_a_call_outside_lock_is_refused(app: Celery, option: dict[s
         task.s(1).set(**option).apply_async()
     with pytest.raises(LockUsageError, match=sentence):
         task.apply((1,), **option)
+
+
+def test_limit_function_that_cannot_take_the_arguments_is_refused(app: Celery) -> None:
+    with pytest.raises(LockUsageError, match=r"task t: the limit function .* cannot take"):
+        app.task(name="t", shared=False, base=LockedTask, lock_key="b:{n}", lock_limit=lambda: 1)(
+            bill
+        )
+
+
+def test_limit_function_does_not_go_with_once_or_one_call(app: Celery) -> None:
+    """A header carries no function, and with ``once`` only one may do the work."""
+    options: Any = {"base": LockedTask, "shared": False, "lock_key": "b:{n}"}
+    with pytest.raises(LockUsageError, match="once with limit a function"):
+        app.task(name="t", lock_limit=lambda n: n, lock_once=60, **options)(bill)
+    task = app.task(name="u", lock_limit=lambda n: n, **options)(bill)
+    with pytest.raises(LockUsageError, match="a limit for one call must be a number"):
+        task.apply_async((1,), lock={"limit": lambda n: n})

@@ -51,9 +51,10 @@ def test_counters_of_known_tasks_begin_with_zero(locks: Locks) -> None:
     found = samples(exposition(locks))
     for reason in ("gone", "late", "revoked"):
         assert found["celery_locks_lost_total", *sorted(("bill", reason))] == 0
-    for counter in COUNTERS.keys() - {"lost", "conflicts", "duplicates"}:
+    for counter in COUNTERS.keys() - {"lost", "conflicts", "duplicates", "limited"}:
         assert found[f"celery_locks_{counter}_total", "bill"] == (counter == "acquired")
     assert found["celery_locks_conflicts_total", "bill", "skip"] == 0
+    assert found["celery_locks_limited_total", "bill", "delay"] == 0
     assert found["celery_locks_duplicates_total", "bill", "return_existing"] == 0
 
 

@@ -34,6 +34,9 @@ def event(kind: Any, token: str = "abc", **detail: Any) -> LockEvent:
         (event("suspended", task="t"), MetricField("renew_failures", "t")),
         (event("unavailable", task="t"), MetricField("unavailable", "t")),
         (event("freed", task="t"), MetricField("freed", "t")),
+        (event("parked", task="t"), MetricField("parked", "t")),
+        (event("woken", "kjob", task="t", is_repeat=True), MetricField("woken", "t")),
+        (event("woken", "kjob", task="t", is_repeat=True), MetricField("wake_repeats", "t")),
     ],
 )
 def test_event_is_counted(said: LockEvent, expected: MetricField) -> None:
@@ -44,6 +47,12 @@ def test_renewals_and_messages_conflicts_are_not_counted() -> None:
     """A renewal is no news; what a publisher finds busy is a duplicate, counted as such."""
     assert list(counted(event("renewed"))) == []
     assert list(counted(event("conflict", "qjob"))) == []
+
+
+def test_first_publication_of_a_parked_task_is_no_repeat() -> None:
+    assert dict(counted(event("woken", "kjob", task="t", is_repeat=False))) == {
+        MetricField("woken", "t"): 1
+    }
 
 
 def test_lock_names_are_no_labels(locks: Locks) -> None:

@@ -34,6 +34,7 @@ LAYERS = (
         *(
             "options",
             "policy",
+            "rates",
             "settings",
             "skipped",
             "name_from_arguments",
@@ -44,7 +45,7 @@ LAYERS = (
     {"store"},
     {"core"},
     {"integration"},
-    {"admin", "functions", "task_lock", "recipes", "__init__"},
+    {"admin", "functions", "task_lock", "recipes", "beat", "__init__"},
     {"cli", "web", "metrics", "otel", "django", "__main__"},
     {"testing"},
 )
@@ -78,6 +79,9 @@ EXCEPTIONS = {
     ("cli/metrics.py", "metrics"): "the command starts that surface",
     ("cli/web.py", "web"): "the command starts that surface",
     ("django/management/commands/celery_locks.py", "cli"): "manage.py runs the same commands",
+    ("django/transactions.py", "core"): (
+        "its hold is for the code of applications, as Locks.hold is, and not for operators"
+    ),
     ("metrics/__init__.py", "integration.signals"): (
         "counts are sent when a pool child exits, and served when a worker is ready"
     ),

@@ -9,8 +9,7 @@ import pytest
 
 from celery_locks import Locks
 from celery_locks.web import create_app
-from celery_locks.web.client_address import address_of, network_of
-from celery_locks.web.middleware import RequestLimit
+from celery_locks.web.middleware import RequestLimit, address_of, network_of
 from celery_locks.web.params import MAX_BODY
 from celery_locks.web.responses import HttpError
 from tests.support.web import OURS, ask, error_of

@@ -160,7 +160,11 @@ def test_later_reading_counts() -> None:
         (held("a"), {"held": 1, "waiting": 0, "queued": 0}),
         (held("a", retries=-1), {"held": 0, "waiting": 0, "queued": 1}),
         (LockInfo("a", 1, (), (Holder(),)), {"held": 0, "waiting": 1, "queued": 0}),
+        (
+            LockInfo("a", 1, (), (Holder(token="kt"),), parked=1),
+            {"held": 0, "waiting": 1, "queued": 0, "parked": 1},
+        ),
     ],
 )
 def test_count_states_counts_each_state(lock: LockInfo, counts: object) -> None:
-    assert count_states([lock]) == counts
+    assert count_states([lock]) == {"paused": 0, "parked": 0, **counts}

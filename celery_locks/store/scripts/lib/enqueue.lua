@@ -1,4 +1,5 @@
 -- Part of acquire: the queue of a busy lock.
+-- Model: Enqueue in Lock.tla.
 
 -- Join the queue at the end; a repeated call keeps its ticket. Returns position and ticket.
 local function enqueue()
@@ -12,22 +13,19 @@ local function enqueue()
   return redis.call('ZCARD', queue), ticket
 end
 
--- An earlier call of this token may have queued it.
-local function leave_queue()
-  if redis.call('ZREM', queue, token) == 1 then
-    redis.call('HDEL', records, token)
-    hand_over(held, queue)
-  end
-end
+-- Without holders, somebody waits for this lock and others (several.lua): look again after this time.
+local NOBODY_LAPSES_MS = 1000
 
-local function busy(holders, joins_queue)
+-- `held_limit`: the limit of the holders, if it is another than the caller's; `pause`: the marker of it.
+local function busy(holders, joins_queue, held_limit, pause)
   local position, ticket
   if joins_queue then
     position, ticket = enqueue()
   else
     position, ticket = redis.call('ZCARD', queue) + 1, 0
   end
-  local reply = {'busy', holders[2] - now(), position, now(), ticket}
+  local lapses = holders[2] and holders[2] - now() or NOBODY_LAPSES_MS
+  local reply = {'busy', lapses, position, now(), ticket, held_limit or 0, pause or ''}
   for i = 1, math.min(#holders, 16), 2 do
     reply[#reply + 1] = holders[i]
     reply[#reply + 1] = holders[i + 1]

@@ -23,10 +23,10 @@ end
 -- Note that a hold ended at `ended_at` ms: kind 'held' or 'lapsed'; `key` is a key of the lock; `why` is
 -- '' for its own release.
 -- Call it before the record is deleted. It never fails: a release matters more.
--- Not noted: a slot under which nobody works (the rest of at_least '-', a reservation 'q'), and a
--- hold no longer than the claim window.
+-- Not noted: a slot under which nobody works (the rest of at_least '-', a reservation 'q' or 'k'), a
+-- marker '~', and a hold no longer than the claim window.
 local function note_past(kind, key, token, ended_at, why)
-  if noted >= MAX_NOTED or token:find('^[-q]') then return end
+  if noted >= MAX_NOTED or token:find('^[-qk~]') then return end
   local record = redis.call('HGET', records, token) or ''
   local held_for = ended_at - (record:match('^[1-9]%d* (%d+) ') or ended_at)
   if held_for <= CLAIM_MS then return end

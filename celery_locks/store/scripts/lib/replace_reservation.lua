@@ -13,5 +13,5 @@ local function replace_reservation()
   remove_holder(reserved)
   -- Until the new message is sent the old one waits; if the new one is never sent, the old one runs.
   redis.call('SET', ended, '?', 'PX', REPLACING_MS)
-  return save_reply(saved, {'replaced', grant_slot(tonumber(since))})
+  return save_reply(saved, {'replaced', grant_slot(nil, tonumber(since))})
 end

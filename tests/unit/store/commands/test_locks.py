@@ -6,13 +6,12 @@ from typing import Any
 import fakeredis
 import pytest
 
-from celery_locks.errors import LimitMismatch, LockUsageError
+from celery_locks.errors import LockUsageError
 from celery_locks.store.calls import Call, run_sync
-from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, budget_of
-from celery_locks.store.commands.replies import RenewReply
-from celery_locks.store.commands.requests import Renewal
+from celery_locks.store.commands.locks import CALL_LIMIT, WOKE, LockCommands, budget_of
+from celery_locks.store.commands.replies import Renewal, RenewReply
 from celery_locks.store.redis_store import RedisStore
-from celery_locks.types import Conflict, Holder, LockSpec
+from celery_locks.types import Conflict, Holder, LockSpec, Override
 
 
 @pytest.fixture
@@ -56,10 +55,24 @@ def test_acquire_sends_milliseconds() -> None:
 def test_acquire_reply_is_a_fence_or_a_conflict() -> None:
     parse = LockCommands("p").acquire(LockSpec("a"), "t", Holder()).parse
     assert parse(17) == 17
-    assert parse([b"busy", 1500, 3, 99, 7]) == Conflict("a", (), 1.5, 3, 0.099, 7)
-    assert parse([b"busy", -4, 3, 99, 0]).lapses_in == 0
-    with pytest.raises(LimitMismatch, match="limit 3, not 1"):
-        parse([b"limit", 3])
+    busy = parse([b"busy", 1500, 3, 99, 7, 4, b""])
+    assert busy == Conflict("a", (), 1.5, 3, 0.099, 7, held_limit=4)
+    assert parse([b"busy", -4, 3, 99, 0, 0, b""]).lapses_in == 0
+    granted = parse([b"granted", 17, 3])
+    assert (granted, granted.held_limit) == (17, 3)
+
+
+def test_acquire_reply_of_a_paused_lock_says_who_paused_it() -> None:
+    parse = LockCommands("p").acquire(LockSpec("a"), "t", Holder()).parse
+    marker = b'~glob 5000 2000 0 {"by": "ops", "why": "bad data", "glob": "a*"}'
+    conflict = parse([b"busy", 0, 1, 3000, 0, 0, marker])
+    assert conflict.pause == Override(0, "ops", "bad data", 2.0, 5.0, "a*")
+    assert conflict.lapses_in == 2.0
+    assert Conflict.from_dict(conflict.as_dict()) == conflict
+    assert str(conflict) == (
+        "lock 'a' is paused by ops (all names that match 'a*'), until 1970-01-01 00:00:05 UTC: "
+        "bad data"
+    )
 
 
 def test_renew_reply_names_the_lost_tokens() -> None:
@@ -74,8 +87,7 @@ def test_renew_reply_names_the_lost_tokens() -> None:
 def test_release_reply_says_whether_it_was_ours() -> None:
     call = LockCommands("p").release("a", "t", keep_for=0.25)
     assert call.args[:2] == ("t", 250)
-    assert call.parse(1) is True
-    assert call.parse(0) is False
+    assert [call.parse(reply) for reply in (0, 1, WOKE)] == [0, 1, WOKE]
 
 
 def test_page_walks_every_shard() -> None:
