@@ -40,6 +40,7 @@ EventKind = Literal[
     "requeued",
     "parked",
     "woken",
+    "recovered",
     "limited",
     "duplicate",
     "unlocked",

@@ -43,6 +43,7 @@ LEVELS: Mapping[str, int] = {
     "already_done": logging.INFO,
     "deadlock": logging.WARNING,
     "limits_differ": logging.WARNING,
+    "recovered": logging.WARNING,
     "suspended": logging.WARNING,
     "lost": logging.WARNING,
     "unavailable": logging.WARNING,
@@ -65,6 +66,7 @@ _SENTENCES: Mapping[str, str] = {
     "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),
     "parked": "%(who)s is parked, number %(position)s in the queue: %(why)s (lock %(lock)r)",
     "woken": "%(who)s is woken: it has lock %(lock)r and is published",
+    "recovered": "%(who)s was lost by the broker and is published again (lock %(lock)r)",
     "limited": (
         "%(who)s is limited by rate %(rate)r (%(decision)s): it can start in %(pause).1f s, after "
         "%(ahead)s others (lock %(lock)r)"

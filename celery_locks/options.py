@@ -101,6 +101,7 @@ class LockOptions:
     cancel_grace: float = 10.0
     max_displacements: int = 5
     pending_ttl: float = 3600.0
+    keep_message: bool = False
     debounce: float = 0.0
     settle: float = 0.0
     max_wait: float = 0.0
@@ -200,7 +201,8 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     if is_several(values.get("fair_by")):
         raise LockUsageError(f"{where}: fair_by is one template such as '{{tenant}}' or a function")
     _check_key(values.get("fair_by"), where)
-    _check_enabled(values.get("enabled", True), where)
+    for option in ("enabled", "keep_message"):
+        _check_bool(option, values.get(option, True), where)
     _check_arguments(values.get("arguments", "last"), where)
     try:
         for option, check in _CHECKS.items():
@@ -415,6 +417,7 @@ def _idle(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
     yield from _idle_max_queued(values, options)
     if not is_queued and not options.parks and "pending_ttl" in values:
         yield "pending_ttl has no effect with scope='running'; write scope='queued' too"
+    yield from _idle_keep_message(values, options)
     for option in ("cancel_grace", "max_displacements"):
         if option in values and not options.cancels:
             yield f"{option} has no effect without on_conflict='cancel_running'"
@@ -469,6 +472,18 @@ def _idle_max_queued(values: Mapping[str, Any], options: LockOptions) -> Iterato
             f"on_conflict={options.on_publish!r} is for the one message in the queue, and "
             f"max_queued={number} allows more; write {{'publish': 'raise'}}, 'skip' or 'wait'"
         )
+
+
+def _idle_keep_message(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
+    if not values.get("keep_message"):
+        return
+    if options.scope == "running" and not options.parks:
+        yield (
+            "keep_message has no effect with scope='running': such a message holds nothing before "
+            "it starts; write scope='queued' or scope='queued+running', or on_conflict='park'"
+        )
+    if options.has_window and options.arguments != "last":
+        yield "keep_message is not possible with merged arguments; leave one of them out"
 
 
 def _idle_in_window(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
@@ -530,9 +545,9 @@ def _check_arguments(arguments: object, where: str) -> None:
         )
 
 
-def _check_enabled(enabled: object, where: str) -> None:
-    if not isinstance(enabled, bool):
-        raise LockUsageError(f"{where}: enabled is {enabled!r}; write True or False")
+def _check_bool(option: str, value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise LockUsageError(f"{where}: {option} is {value!r}; write True or False")
 
 
 def _either(words: tuple[str, ...]) -> str:

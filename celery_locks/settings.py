@@ -24,7 +24,7 @@ _CELERY_SERVERS = (
 )
 _OWN = (
     *("url", "url_options", "prefix", "shards"),
-    *("keep_invisible", "done_ttl", "events", "show_arguments"),
+    *("keep_invisible", "done_ttl", "recover_after", "events", "show_arguments"),
     *("beat_scheduler", "beat_name", "beat_ttl"),
 )
 
@@ -42,8 +42,9 @@ class Settings:
     ``keep_invisible``: while a task with ``acks_late`` runs, keep its message invisible on a Redis
     broker, so that ``visibility_timeout`` need not be longer than the task. ``done_ttl``: seconds
     for which the end of a run is remembered, so that a copy of its message is dropped.
-    ``events``: workers with ``-E`` send Celery events about locks. ``show_arguments``: the page
-    and the REST API show the arguments of running tasks.
+    ``recover_after``: seconds after which a message that is kept (``keep_message``) is searched
+    for, and between two searches. ``events``: workers with ``-E`` send Celery events about locks.
+    ``show_arguments``: the page and the REST API show the arguments of running tasks.
 
     ``beat_scheduler``: the scheduler of which ``celery_locks.beat:SingleBeat`` runs one at a time,
     such as ``"django_celery_beat.schedulers:DatabaseScheduler"``; by default Celery's own, without
@@ -57,6 +58,7 @@ class Settings:
     shards: int | None = None
     keep_invisible: bool = True
     done_ttl: float = 600.0
+    recover_after: float = 60.0
     events: bool = True
     show_arguments: bool = False
     beat_scheduler: str | None = None

@@ -65,6 +65,7 @@ def single_instance(
     cancel_grace: float = ...,
     max_displacements: int = ...,
     pending_ttl: float = ...,
+    keep_message: bool = ...,
     debounce: float = ...,
     settle: float = ...,
     max_wait: float = ...,
@@ -114,7 +115,9 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
 
     ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
     (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts
-    keeps its reservation. ``max_queued``: how many may be queued, by default as many as ``limit``.
+    keeps its reservation. ``keep_message``: keep the message on the lock server until it starts,
+    and publish it again if the broker has lost it. ``max_queued``: how many may be queued, by
+    default as many as ``limit``.
     ``max_parked``: with ``on_conflict="park"``, how many may wait for the lock on the lock server.
     ``debounce``: seconds after the first call in which later calls replace it. ``settle``: instead
     of ``debounce``, seconds after the last call until it runs. ``max_wait``: with ``settle``, the

@@ -282,6 +282,7 @@ class Execution:
             join=self._joined(),
             rates=self.rates,
             published_by=self.header.published_by,
+            forget=self.reservation.token if self.options.keep_message else "",
         )
 
     def _joined(self) -> tuple[str, int]:

@@ -24,7 +24,8 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.integration.lock_name import group_of
-from celery_locks.integration.parking import record_message, waker_of
+from celery_locks.integration.message_text import record_message
+from celery_locks.integration.parking import waker_of
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
 from celery_locks.printable_text import printable

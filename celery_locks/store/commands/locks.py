@@ -157,6 +157,8 @@ class AcquireExtras(NamedTuple):
     """The mark of a run's result, and the fence from which on it counts: then ``Completed``."""
     park: ParkRequest | None = None
     """The message to park if the lock is busy; then the reply is ``Parked``."""
+    forget: str = ""
+    """Token of the reservation whose message need not be kept once the lock is granted."""
     published_by: tuple[int, ...] = ()
     """Fences of the run that published this retry: take the lock over from no other run."""
 
@@ -190,6 +192,9 @@ class AcquireExtras(NamedTuple):
         if mark:
             keys += [root + mark]
             args += ["join", fence]
+        if self.forget:
+            keys += [f"{root}kept"]
+            args += ["forget", self.forget]
         if self.published_by:
             args += ["published_by", ",".join(map(str, self.published_by))]
         for rate in self.rates:

@@ -14,6 +14,7 @@
 --      once       o:<name>           reuse, ms    the mark that the work is completed (reject.lua)
 --      join       j:<name>           fence        reject the call with the result of a run that has this fence
 --                                                 or a later one (reject.lua)
+--      forget     kept               token        the message has started: it is not kept any longer (keep_message.lua)
 --      published_by                  fences       of the run that published this retry, with commas: it takes over
 --                                                 from no other run of its job (takeover.lua)
 --      also       h:<name> q:<name>  record       a further lock: all are granted or none (several.lua); its

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from celery_locks.integration.parking import publish_message, record_message
+from celery_locks.integration.message_text import publish_message, record_message
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.celery_worker import PATIENCE, Rig, rig_on

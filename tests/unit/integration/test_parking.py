@@ -44,7 +44,8 @@ class Commands:
     def wake_waiters(self, _: str, names: list[str]) -> Any:
         return "wake", names
 
-    def confirm(self, _: str, messages: Any) -> Any:
+    def confirm(self, _: str, messages: Any, kept: Any) -> Any:
+        assert not kept
         return "confirm", messages
 
     def give_back(self, _: str, messages: Any) -> Any:

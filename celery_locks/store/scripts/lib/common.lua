@@ -20,6 +20,8 @@
 --   n:<name>  string  the fence of the reservation of the latest message that started; exists while a message
 --                     without its reservation may come (leave_message.lua)
 --   parked, due       the messages that wait for a lock, and what workers have to do for them (park.lua)
+--   kept      hash    token -> "<ms> <message>"  messages that are published again if the broker loses them
+--                     (keep_message.lua)
 --   Others: marks (marks.lua), buffers (batches.lua), inventory (take_item.lua), runs of a beat (share_runs.lua),
 --   replies (saved_replies.lua), rates (rates.lua).
 --
