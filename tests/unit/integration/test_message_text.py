@@ -15,10 +15,13 @@ from celery_locks.integration.message_text import (
     record_message,
 )
 
+QUEUE = "texts"  # the queues of this transport are those of the whole process
+
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
     app = Celery("texts", broker="memory://", set_as_current=False)
+    app.conf.task_default_queue = QUEUE
 
     @app.task(name="add", shared=False)
     def add(x: int, y: int) -> int:
@@ -32,7 +35,7 @@ def sent(app: Celery) -> list[Any]:
     """Take the messages out of the queue."""
     found = []
     with app.connection_for_read() as connection:
-        queue = connection.SimpleQueue(app.amqp.queues["celery"])
+        queue = connection.SimpleQueue(app.amqp.queues[QUEUE])
         while queue.qsize():
             message = queue.get_nowait()
             message.ack()
