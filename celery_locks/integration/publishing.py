@@ -295,11 +295,19 @@ class Publication:
 
     def _record(self, **options: Any) -> Any:
         """Send the message with other options, which do not reach the broker."""
+        try:
+            return self._send_with(**options)
+        finally:
+            self._is_being_sent = False
+
+    def _send_with(self, **options: Any) -> Any:
+        """Send the message with other options, among them a producer."""
         outer, self.options = self.options, {**self.options, **options}
+        self.options.pop("connection", None)  # Celery would prefer it to the producer
         try:
             return self.send_message()
         finally:
-            self.options, self._is_being_sent = outer, False
+            self.options = outer
 
     def _acquire(self, replaces: Holder | None = None, park: ParkRequest | None = None) -> Answer:
         assert self.name is not None
@@ -424,14 +432,8 @@ class Publication:
                 KeptCommands(self.locks.commands).keep(lease.name, lease.token, text)
             )
 
-        outer = self.options
-        with keeping_producer(self.task.app, outer, keep) as producer:
-            self.options = {**outer, "producer": producer}
-            self.options.pop("connection", None)
-            try:
-                return self.send_message()
-            finally:
-                self.options = outer
+        with keeping_producer(self.task.app, self.options, keep) as producer:
+            return self._send_with(producer=producer)
 
     def reserve_in_header(self, name: str, *, replaced: bool = False) -> None:
         """Write the reservation's name into the message's header."""

@@ -201,6 +201,18 @@ def test_calls_that_are_parked_at_publish_keep_their_order_with_retries(rig: Rig
     assert_ran_in_order(rig, key, results)
 
 
+@pytest.mark.parametrize("option", ["connection", "producer"])
+def test_call_with_a_connection_of_its_own_is_parked(rig: Rig, key: str, option: str) -> None:
+    """Celery would send the message over that connection, where it is only to be recorded."""
+    lock = {"on_conflict": "park", "scope": "queued+running"}
+    with rig.app.connection_for_write() as connection:
+        own = connection if option == "connection" else connection.Producer()
+        with rig.locks.hold(key):
+            result = rig.task("work").apply_async((key,), lock=lock, **{option: own})
+            wait_parked(rig, key, 1)
+    assert_ran_in_order(rig, key, [result])
+
+
 def test_killed_child_lets_the_next_parked_task_start(rig: Rig, key: str) -> None:
     """kill -9: the main process releases the lock long before it would lapse."""
     first = rig.task("work").apply_async((key, key), lock=PARK)
