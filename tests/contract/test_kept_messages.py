@@ -162,10 +162,12 @@ def test_message_that_is_parked_again_is_not_taken_for_lost(
     locks.perform(
         calls.commands.confirm(locks.commands.root("a"), due.messages, {parked_token("two")})
     )
+    [found_earlier] = scan(locks, commands, 0.0)
     locks.perform(locks.commands.release("a", parked_token("two")))
     calls.start("three")
     calls.start_or_park("two")
     assert scan(locks, commands, 0.0) == []
+    assert locks.perform(commands.recover(found_earlier)) == ""
 
 
 def test_one_worker_searches_at_a_time(locks: Locks, commands: KeptCommands) -> None:
