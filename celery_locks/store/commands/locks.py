@@ -322,7 +322,8 @@ class LockCommands:
         job, root = job_field(holder), self._only_root or self.root(name)
         record = _record_tail(spec, holder, job, channel)
         keys: tuple[str, ...] = lock_keys(root, name)
-        args: tuple[Arg, ...] = (token, record, self._known_number(root, token))
+        known = self._known_number(root, token)
+        args: tuple[Arg, ...] = (token, record, known)
         if alive:
             args += ("wait", milliseconds(alive))
         rates: tuple[RateCheck, ...] = ()
@@ -345,7 +346,8 @@ class LockCommands:
         def parse(reply: Any) -> int | Conflict | Rejection:
             if not isinstance(reply, int):
                 reply = parse_acquire(spec, [rate.name for rate in rates], reply, also)
-            self._note_number(root, reply)
+            if known != "":  # else the call has not begun an epoch
+                self._note_number(root, reply)
             answer: int | Conflict | Rejection = reply
             return answer
 

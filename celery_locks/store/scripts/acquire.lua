@@ -166,7 +166,8 @@ local matching, over = match_patterns(name_of(held))
 if over[1] then drop_patterns(over) end
 local has_room = apply_patterns(held, queue, markers, matching, options.wait or options.park)
 local operator_limit, pause, left = read_overrides(held, markers)
-pause = pause or matching[1] or guard_marker(held, options.wait or options.park)
+local guard = guard_marker(held, options.wait or options.park)
+pause = pause or matching[1] or guard
 -- A reservation comes after a run that waits for the end of the pause.
 if is_reservation(token) and is_reservation(redis.call('ZRANGE', queue, 0, 0)[1] or token) then pause = nil end
 has_room = has_room or left < #markers or fits(limit, #holders / 2, limit == 0, operator_limit)
