@@ -62,7 +62,8 @@ _SENTENCES: Mapping[str, str] = {
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
     "reasserted": (
-        "the lock server lost the lease on lock %(lock)r, and has it again: nobody took it meanwhile"
+        "the lock server lost the lease on lock %(lock)r, and has it again: "
+        "nobody took it meanwhile"
     ),
     "stop": "the holder of lock %(lock)r is asked to stop",
     "skipped": "%(who)s is skipped: %(conflict)s",

@@ -336,8 +336,8 @@ class Blocker(NamedTuple):
 class Conflict:
     """A lock that is busy: its holders, and when at the latest it comes free.
 
-    ``pause``: an operator paused it, or it is guarded; then there may be no holders. ``held_limit``: the limit of its
-    holders, if that is another than the caller's, else 0.
+    ``pause``: an operator paused it, or it is guarded; then there may be no holders.
+    ``held_limit``: the limit of its holders, if that is another than the caller's, else 0.
 
     ``is_own``: the caller itself holds it. ``cycle`` describes a deadlock: the lock and its holder,
     the lock that this holder waits for and its holder, and so on to the caller.

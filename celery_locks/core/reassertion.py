@@ -1,4 +1,4 @@
-"""Which leases may be asserted again after the lock server lost its data; see ``guard.lua``. No I/O.
+"""Which leases may be asserted again after the lock server lost its data (``guard.lua``). No I/O.
 
 A renewal that finds its lease missing does not know why: another holder took it, an operator freed
 it, or the server lost it. The server decides, by the lease's fence. The holder asks only while it

@@ -1,4 +1,4 @@
-"""A server that lost its data grants nothing that a holder from before still trusts, in both APIs."""
+"""A server that lost its data grants nothing that a holder from before may still have."""
 
 import json
 from collections.abc import Callable
@@ -268,9 +268,7 @@ def test_several_locks_are_guarded_and_asserted_again_together(
     assert api.release(lease)
 
 
-def test_reservation_is_not_guarded_and_gives_way_to_a_run(
-    api: LocksApi, backend: Backend
-) -> None:
+def test_reservation_is_not_guarded_and_gives_way_to_a_run(api: LocksApi, backend: Backend) -> None:
     """A call can be published while the lock is guarded; the run that goes on keeps its lock."""
     locks = backend.locks()
     lease = api.acquire("a", ttl=LONG)

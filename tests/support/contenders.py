@@ -3,7 +3,8 @@
     python -m tests.support.contenders URL DIRECTORY KIND PROCESSES SECONDS LIMIT TTL
 
 One Python that forks, since starting two dozen of them would take longer than the run. KIND is
-``engine``, ``unguarded`` (ours without the guard after a loss) or one of the broken locks that the checkers must convict.
+``engine``, ``unguarded`` (ours without the guard after a loss) or one of the broken locks that the
+checkers must convict.
 """
 
 import json

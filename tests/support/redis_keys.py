@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def keys_of_locks(keys: Iterable[str | bytes]) -> list[str]:
-    """The keys that belong to a lock; not the counter and the epoch, nor what is kept of past holds.
+    """The keys that belong to a lock; not counter and epoch, nor what is kept of past holds.
 
     Nor what goes by itself: the answers that are kept for a repeated question, the notes of who
     waits (w:) and of the latest message (n:).

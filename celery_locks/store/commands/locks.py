@@ -499,7 +499,7 @@ class LockCommands:
         return Call(scripts.RENEW, root, keys, tuple(args), parse, budget)
 
     def reassert(self, batch: Sequence[Reassertion], budget: float) -> Call:
-        """Give leases of one shard back after the server lost its data: the tokens that stay lost."""
+        """Assert leases of one shard again after a loss of data: the tokens that stay lost."""
         root = self.root(batch[0].spec.name)
         keys = tuple(f"{root}h:{spec.name}" for spec, _, _, _ in batch)
         args: list[Arg] = []
