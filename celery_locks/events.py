@@ -32,6 +32,7 @@ EventKind = Literal[
     "renewed",
     "suspended",
     "revived",
+    "reasserted",
     "lost",
     "stop",
     "already_done",

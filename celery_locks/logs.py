@@ -33,6 +33,7 @@ LEVELS: Mapping[str, int] = {
     "conflict": logging.DEBUG,
     "released": logging.DEBUG,
     "revived": logging.INFO,
+    "reasserted": logging.WARNING,
     "stop": logging.INFO,
     "skipped": logging.INFO,
     "requeued": logging.INFO,
@@ -61,6 +62,10 @@ _SENTENCES: Mapping[str, str] = {
     ),
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
+    "reasserted": (
+        "the lock server lost the lease on lock %(lock)r, and has it again: "
+        "nobody took it meanwhile"
+    ),
     "stop": "the holder of lock %(lock)r is asked to stop",
     "skipped": "%(who)s is skipped: %(conflict)s",
     "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),

@@ -23,7 +23,7 @@ _CELERY_SERVERS = (
     ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
 )
 _OWN = (
-    *("url", "url_options", "prefix", "shards"),
+    *("url", "url_options", "prefix", "shards", "guard_after_loss"),
     *("keep_invisible", "done_ttl", "recover_after", "events", "show_arguments"),
     *("beat_scheduler", "beat_name", "beat_ttl"),
 )
@@ -38,6 +38,9 @@ class Settings:
     ``master_name`` and ``sentinel_kwargs``. ``prefix``: begins every redis key. ``shards``: hash
     slots over which the locks are spread; by default 16 on a Cluster, else 1. Processes that share
     locks need the same prefix and shards.
+
+    ``guard_after_loss``: if the lock server lost its data, grant no lock until those who held it
+    before have asserted it again, or for one ttl.
 
     ``keep_invisible``: while a task with ``acks_late`` runs, keep its message invisible on a Redis
     broker, so that ``visibility_timeout`` need not be longer than the task. ``done_ttl``: seconds
@@ -56,6 +59,7 @@ class Settings:
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prefix: str = DEFAULT_PREFIX
     shards: int | None = None
+    guard_after_loss: bool = True
     keep_invisible: bool = True
     done_ttl: float = 600.0
     recover_after: float = 60.0

@@ -23,6 +23,7 @@ from celery_locks.store.commands.replies import (
     Located,
     LockPage,
     PreparedMessage,
+    Reassertion,
     Rejection,
     Renewal,
     RenewReply,
@@ -277,7 +278,9 @@ def milliseconds(seconds: float) -> int:
 class LockCommands:
     """Builds the calls for one prefix, spread over ``shards`` hash tags."""
 
-    def __init__(self, prefix: str = DEFAULT_PREFIX, shards: int = 1) -> None:
+    def __init__(
+        self, prefix: str = DEFAULT_PREFIX, shards: int = 1, *, guard_after_loss: bool = True
+    ) -> None:
         if not prefix or set(prefix) & set("{} \r\n"):
             raise LockUsageError(f"prefix {prefix!r} must be a text without braces and spaces")
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
@@ -285,6 +288,9 @@ class LockCommands:
         self.prefix = prefix
         self.roots = [f"{prefix}:{{{shard}}}:" for shard in range(shards)]
         self._only_root = self.roots[0] if shards == 1 else ""
+        self.guard_after_loss = guard_after_loss
+        # Root → the latest number, a fence or a ticket, that its server gave us; see guard.lua.
+        self._known_numbers: dict[str, int] = {}
 
     def root(self, name: str) -> str:
         """Return the shard of a lock, the same in every process with this prefix and shards."""
@@ -321,7 +327,8 @@ class LockCommands:
         job, root = job_field(holder), self._only_root or self.root(name)
         record = _record_tail(spec, holder, job, channel)
         keys: tuple[str, ...] = lock_keys(root, name)
-        args: tuple[Arg, ...] = (token, record)
+        known = self._known_number(root, token)
+        args: tuple[Arg, ...] = (token, record, known)
         if alive:
             args += ("wait", milliseconds(alive))
         rates: tuple[RateCheck, ...] = ()
@@ -342,11 +349,28 @@ class LockCommands:
             keys += tuple(f"{root}w:{owner}" for owner in owners)
 
         def parse(reply: Any) -> int | Conflict | Rejection:
-            if isinstance(reply, int):
-                return reply
-            return parse_acquire(spec, [rate.name for rate in rates], reply, also)
+            if not isinstance(reply, int):
+                reply = parse_acquire(spec, [rate.name for rate in rates], reply, also)
+            if known != "":  # else the call has not begun an epoch
+                self._note_number(root, reply)
+            answer: int | Conflict | Rejection = reply
+            return answer
 
         return Call(scripts.ACQUIRE, root, keys, args, parse, min(ttl / 3, CALL_LIMIT))
+
+    def _known_number(self, root: str, token: str) -> Arg:
+        """Return the number by which the server notices that it lost its data; "" for none.
+
+        A reservation needs no guard: nothing runs by it.
+        """
+        if not self.guard_after_loss or token.startswith(RESERVATION_PREFIX):
+            return ""
+        return self._known_numbers.get(root, 0)
+
+    def _note_number(self, root: str, answer: int | Conflict | Rejection) -> None:
+        number = answer.ticket if isinstance(answer, Conflict) else answer
+        if isinstance(number, int) and number > self._known_numbers.get(root, 0):
+            self._known_numbers[root] = int(number)
 
     def release(
         self,
@@ -478,6 +502,19 @@ class LockCommands:
             return parse_renew(batch, reply)
 
         return Call(scripts.RENEW, root, keys, tuple(args), parse, budget)
+
+    def reassert(self, batch: Sequence[Reassertion], budget: float) -> Call:
+        """Assert leases of one shard again after a loss of data: the tokens that stay lost."""
+        root = self.root(batch[0].spec.name)
+        keys = tuple(f"{root}h:{spec.name}" for spec, _, _, _ in batch)
+        args: list[Arg] = []
+        for spec, token, fence, holder in batch:
+            args += (token, fence, _record_tail(spec, holder, job_field(holder)))
+
+        def parse(reply: Any) -> frozenset[str]:
+            return frozenset(batch[position].token for position in reply)
+
+        return Call(scripts.REASSERT, root, keys, tuple(args), parse, budget)
 
     def stop(
         self, name: str, token: str = "", by: str = "", why: str = "", *, request_id: str

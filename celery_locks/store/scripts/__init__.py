@@ -19,7 +19,7 @@ _as_bulk = "${}\r\n{}\r\n".format
 SHARD_KEYS = frozenset(
     (
         *("records", "index", "fence", "past", "usual", "completed", "notices", "log", "patterns"),
-        *("due", "parked", "kept"),
+        *("due", "parked", "kept", "epoch"),
     )
 )
 _INCLUDE = re.compile(r"^--include (\w+)$", re.MULTILINE)
@@ -130,6 +130,7 @@ ACQUIRE = Script("acquire")
 RELEASE = Script("release")
 RELEASE_SEVERAL = Script("release_several")
 RENEW = Script("renew")
+REASSERT = Script("reassert")
 FORCE_RELEASE = Script("force_release")
 LOCATE = Script("locate")
 DESCRIBE = Script("describe")
