@@ -39,9 +39,6 @@ class Settings:
     slots over which the locks are spread; by default 16 on a Cluster, else 1. Processes that share
     locks need the same prefix and shards.
 
-    ``guard_after_loss``: if the lock server lost its data, grant no lock until those who held it
-    before have asserted it again, or for one ttl.
-
     ``keep_invisible``: while a task with ``acks_late`` runs, keep its message invisible on a Redis
     broker, so that ``visibility_timeout`` need not be longer than the task. ``done_ttl``: seconds
     for which the end of a run is remembered, so that a copy of its message is dropped.
@@ -53,13 +50,15 @@ class Settings:
     such as ``"django_celery_beat.schedulers:DatabaseScheduler"``; by default Celery's own, without
     its file. ``beat_name``: the name of its lock, by default ``beat:`` and the name of the app.
     ``beat_ttl``: seconds within which another beat takes over from one that died.
+
+    ``guard_after_loss``: if the lock server lost its data, grant no lock until those who held it
+    before have asserted it again, or for one ttl.
     """
 
     url: str = field(repr=False)  # it contains the password
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prefix: str = DEFAULT_PREFIX
     shards: int | None = None
-    guard_after_loss: bool = True
     keep_invisible: bool = True
     done_ttl: float = 600.0
     recover_after: float = 60.0
@@ -68,6 +67,7 @@ class Settings:
     beat_scheduler: str | None = None
     beat_name: str | None = None
     beat_ttl: float = 15.0
+    guard_after_loss: bool = True
     task: Mapping[str, Any] = field(default_factory=dict)
 
 

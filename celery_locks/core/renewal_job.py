@@ -123,7 +123,7 @@ class ServerRenewals:
         try:
             reply = first.store.perform(first.commands.renew(renewals, in_time))
             if reply.lost:
-                reply = self._reassert(batch, reply, in_time)
+                reply = self._reassert(batch, reply, max(0.05, in_time - (now() - sent_at)))
         except Exception as error:  # noqa: BLE001
             if not isinstance(error, LockUnavailable):
                 self._reports.failure("renewing %d locks failed unexpectedly", len(batch))
@@ -140,7 +140,8 @@ class ServerRenewals:
     def _reassert(self, batch: list[RenewalEntry], reply: RenewReply, budget: float) -> RenewReply:
         """Assert leases again that the server may have lost; return the reply without them."""
         store, commands = batch[0].store, batch[0].commands
-        found = (reassertion_of(entry.lease, commands, reply) for entry in batch)
+        renewed = [it.lease for it in batch if it.lease.token in self._all_entries]
+        found = (reassertion_of(lease, commands, reply) for lease in renewed)
         missing = [it for it in found if it]
         if not missing:
             return reply

@@ -33,7 +33,8 @@ class Replay:
 
     def __init__(self, server: ClockedServer, constants: dict[str, int]) -> None:
         self.server = server
-        self.commands = LockCommands(PREFIX)
+        # Lock.tla has no guard after a loss; Guard.tla has.
+        self.commands = LockCommands(PREFIX, guard_after_loss=False)
         self.spec = LockSpec(NAME, constants["Ttl"], constants["Limit"])
         self.alive = constants["Alive"]
         self.micros = START
