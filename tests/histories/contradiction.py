@@ -1,0 +1,160 @@
+"""The verdict about a lock, and the smallest part of its history that is already contradictory.
+
+What a correct lock allows stays allowed if the end of the history is cut off, or if some callers
+are left out with all that is said about them. So both are done for as long as the rest is
+contradictory, and what is left is what somebody has to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from tests.histories.checker import Checker, Undecided
+from tests.histories.lock import Holders
+from tests.histories.requests import History, Request
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Requests of one lock that no order explains; nobody knows what comes after ``holders``."""
+
+    lock: str
+    requests: tuple[Request, ...]
+    holders: Holders
+
+    def __str__(self) -> str:
+        start = min(request.invoked for request in self.requests)
+        lines = [f"lock {self.lock!r} is not linearizable; these requests have no order:"]
+        lines += [f"  {shifted(request, start)}" for request in self.requests]
+        names = ", ".join(f"{it.token[:8]} (fence {it.fence})" for it in self.holders)
+        return "\n".join([*lines, f"  the longest order ends with the holders: {names or 'none'}"])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker says about a run."""
+
+    locks: int
+    requests: int
+    contradictions: tuple[Contradiction, ...] = ()
+    undecided: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def is_linearizable(self) -> bool:
+        return not self.contradictions and not self.undecided
+
+    def __str__(self) -> str:
+        result = "linearizable" if self.is_linearizable else "NOT linearizable"
+        if self.undecided and not self.contradictions:
+            result = f"undecided for {', '.join(self.undecided)}"
+        more = f"; not checked: {', '.join(self.unchecked)}" if self.unchecked else ""
+        lines = [f"{self.locks} locks, {self.requests} requests: {result}{more}"]
+        return "\n".join([*lines, *map(str, self.contradictions)])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "locks": self.locks,
+            "requests": self.requests,
+            "linearizable": self.is_linearizable,
+        }
+
+
+def judge(history: History) -> Verdict:
+    """Check every lock of a history."""
+    contradictions, undecided = [], []
+    for lock, requests in sorted(history.locks.items()):
+        try:
+            found = find_contradiction(requests)
+        except Undecided:
+            undecided.append(lock)
+        else:
+            contradictions += [found] if found else []
+    unchecked = tuple(f"{lock} ({why})" for lock, why in sorted(history.unchecked.items()))
+    count = sum(map(len, history.locks.values()))
+    return Verdict(len(history.locks), count, tuple(contradictions), tuple(undecided), unchecked)
+
+
+def find_contradiction(requests: Sequence[Request]) -> Contradiction | None:
+    """Return None if the requests to one lock are linearizable, else the shortest part."""
+    if Checker(requests).is_linearizable():
+        return None
+    shortest = _shortest_prefix(requests)
+    shortest = _fewest_callers(shortest)
+    checker = Checker(shortest)
+    checker.is_linearizable()
+    return Contradiction(requests[0].lock, tuple(shortest), checker.deepest.holders)
+
+
+def until(requests: Iterable[Request], moment: float) -> list[Request]:
+    """Return what was known at that moment: later replies have not come yet."""
+    return [
+        it if it.replied <= moment else replace(it, replied=inf, reply=None)
+        for it in requests
+        if it.invoked <= moment
+    ]
+
+
+def only(requests: Sequence[Request], callers: set[str]) -> list[Request]:
+    """Return the requests of some callers; replies that name others become unknown."""
+    caller_of = _callers(requests)
+    kept = [
+        it for it in requests if caller_of[it.token] in callers or it.operation == "force_release"
+    ]
+    others = caller_of.keys() - {it.token for it in kept}
+    return [
+        replace(it, replied=inf, reply=None)
+        if any(listed["token"].lstrip("-") in others for listed in it.listed)
+        else it
+        for it in kept
+    ]
+
+
+def shifted(request: Request, start: float) -> Request:
+    """Return the request with its times counted from ``start``, for people."""
+    return replace(request, invoked=request.invoked - start, replied=request.replied - start)
+
+
+def _is_contradictory(requests: Sequence[Request]) -> bool:
+    return not Checker(requests).is_linearizable()
+
+
+def _shortest_prefix(requests: Sequence[Request]) -> list[Request]:
+    moments = sorted({it.replied for it in requests if it.replied < inf})
+    length = _smallest(
+        lambda count: _is_contradictory(until(requests, moments[count - 1])), len(moments)
+    )
+    return until(requests, moments[length - 1])
+
+
+def _fewest_callers(requests: Sequence[Request]) -> list[Request]:
+    """Keep the latest callers that suffice, then leave out each that is not needed."""
+    caller_of, by_sending = _callers(requests), sorted(requests, key=lambda it: it.invoked)
+    latest = {caller_of[it.token]: it.invoked for it in by_sending}
+    callers = sorted(latest, key=lambda caller: -latest[caller])
+    count = _smallest(
+        lambda count: _is_contradictory(only(requests, {*callers[:count]})), len(callers)
+    )
+    needed = {*callers[:count]}
+    for caller in callers[:count]:
+        if _is_contradictory(only(requests, needed - {caller})):
+            needed.remove(caller)
+    return only(requests, needed)
+
+
+def _smallest(is_enough: Callable[[int], bool], most: int) -> int:
+    """Return the smallest count from 1 that is enough; all above it are, and ``most`` is."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return high
+
+
+def _callers(requests: Sequence[Request]) -> dict[str, str]:
+    """Return who a token belongs to: a job, whose attempts take the lock over, or the token."""
+    jobs = {it.token: it.job for it in requests if it.job != "-"}
+    return {it.token: jobs.get(it.token, it.token) for it in requests}
