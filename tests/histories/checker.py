@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
 from tests.histories.grants import grants_of
 from tests.histories.lock import SLACK, Holders, grant, step, without
+from tests.histories.pruning import Pruning
 from tests.histories.requests import Request
 
 MAX_STATES = 1_000_000
@@ -50,10 +52,11 @@ class Checker:
         # The earliest end of the grants from each position on.
         ends = accumulate((it.replied for it in reversed(self._grants)), min, initial=inf)
         self._grant_ends = list(ends)[::-1]
+        self._pruning = Pruning(self._requests, self._grants, self._unknown_grants)
         self._last_grant = {it.hold.token: number for number, it in enumerate(self._grants)}
         self._unanswered: dict[str, list[tuple[int, Request]]] = defaultdict(list)
         for number, request in enumerate(by_sending):
-            if request.reply is None and request.operation not in ("acquire", "hand_over"):
+            if request.reply is None and request.operation != "hand_over":
                 self._unanswered[request.token].append((number, request))
         self.deepest = State(0, frozenset(), 0, (), frozenset())
 
@@ -89,20 +92,35 @@ class Checker:
         for number in numbers:
             request = self._requests[number]
             holders = step(state.holders, request)
-            if holders is None:
+            if holders is None or not self._may_end(state, holders, number):
                 continue
             following = _after(state, number, holders)
             if self._may_come_first(state, request, holders):
                 return [following]
             found.append((request.replied, following))
-        if state.granted < len(self._grants):
-            new = self._grants[state.granted]
-            holders = grant(state.holders, new.hold) if new.invoked <= horizon else None
-            if holders is not None:
-                following = state._replace(granted=state.granted + 1, holders=holders)
-                found.append((new.replied, following))
+        found += self._next_grant(state, horizon)
         ordered = [following for _, following in sorted(found, key=lambda pair: pair[0])]
         return ordered + list(self._insertions(state, horizon))
+
+    def _next_grant(self, state: State, horizon: float) -> list[tuple[float, State]]:
+        number = state.granted
+        if number == len(self._grants) or self._grants[number].invoked > horizon:
+            return []
+        if not self._pruning.may_grant(number, partial(_is_open, state)):
+            return []
+        holders = grant(state.holders, self._grants[number].hold)
+        if holders is None or not self._may_end(state, holders):
+            return []
+        following = state._replace(granted=number + 1, holders=holders)
+        return [(self._grants[number].replied, following)]
+
+    def _may_end(self, state: State, holders: Holders, ending: int = -1) -> bool:
+        """Return True if the holds that end are not shown by a request that is still open."""
+        remaining = {hold.token for hold in holders}
+        ended = [hold.token for hold in state.holders if hold.token not in remaining]
+        return all(
+            self._pruning.may_end(token, partial(_is_open, state), ending) for token in ended
+        )
 
     def _next_requests(self, state: State) -> tuple[list[int], float]:
         """Return the requests that were sent before any open one had its reply, and that time."""
@@ -131,16 +149,21 @@ class Checker:
             for number, request in self._unanswered.get(token, ()):
                 if number not in state.inserted and request.invoked <= horizon:
                     holders = step(state.holders, request)
-                    if holders not in (None, state.holders):
+                    if holders not in (None, state.holders) and self._may_end(state, holders):
                         yield _inserted(state, number, holders)
         for hold in state.holders:
-            if hold.lapses_from - SLACK <= horizon:
-                yield state._replace(holders=without(state.holders, hold.token))
+            holders = without(state.holders, hold.token)
+            if hold.lapses_from - SLACK <= horizon and self._may_end(state, holders):
+                yield state._replace(holders=holders)
         for number, unknown in enumerate(self._unknown_grants):
             if -1 - number not in state.inserted and unknown.invoked <= horizon:
                 holders = grant(state.holders, unknown.hold)
                 if holders is not None:
                     yield _inserted(state, -1 - number, holders)
+
+
+def _is_open(state: State, number: int) -> bool:
+    return number >= state.base and number not in state.done
 
 
 def _progress(state: State) -> int:

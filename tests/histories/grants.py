@@ -7,7 +7,7 @@ it may be, are the grants in their order. A waiter that is handed the lock is am
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -43,10 +43,34 @@ def grants_of(requests: Sequence[Request]) -> tuple[list[Grant], list[Grant]]:
         known.append(_grant(fence, token, sent, invoked, replied))
     unknown = [
         _grant(0, token, acquires[token], acquires[token][0].invoked, inf)
-        for token in _tokens_that_held(requests) - counts.keys()
-        if acquires[token]
+        for token, count in _unknown_counts(requests, acquires, counts).items()
+        for _ in range(count)
     ]
     return known, unknown
+
+
+def _unknown_counts(
+    requests: Sequence[Request], acquires: Mapping[str, Sequence[Request]], known: Counter[str]
+) -> dict[str, int]:
+    """Return how many grants each token had, or may have had, besides the known ones.
+
+    A token that held the lock, as a renewal or release says, had one. An acquire without a reply
+    may be executed after the release and grant the lock again; then the known grant may be either.
+    """
+    held, released, shown_later = set[str](), defaultdict[str, list[float]](list), set[str]()
+    for request in requests:
+        if request.reply and request.reply.get("held"):
+            held.add(request.token)
+            if request.operation == "release":
+                released[request.token].append(request.replied)
+        for token in (listed["token"] for listed in request.listed):
+            if token in released and request.invoked > released[token][0]:
+                shown_later.add(token)
+    return {
+        token: max(0, min(len(acquires[token]) - known[token], max(1, len(released[token]))))
+        for token in held
+        if not known[token] or token in shown_later
+    }
 
 
 def _sightings(requests: Sequence[Request]) -> dict[tuple[int, str], float]:
@@ -65,10 +89,6 @@ def _shown(request: Request) -> Iterator[tuple[int, str]]:
         yield request.reply["fence"], request.token
     for listed in request.listed:
         yield listed["fence"], listed["token"]
-
-
-def _tokens_that_held(requests: Sequence[Request]) -> set[str]:
-    return {it.token for it in requests if it.reply and it.reply.get("held")}
 
 
 def _grant(

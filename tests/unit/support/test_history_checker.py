@@ -100,6 +100,18 @@ ACCEPTED = {
         release("a", 4, 5, held=False),
     ],
     "a grant without a reply is released": [unanswered(acquire("a", 0, 1, 1)), release("a", 2, 3)],
+    "an acquire without a reply is executed after the release": [
+        unanswered(acquire("a", 0, 1, 1)),
+        unanswered(acquire("a", 2, 3, 1)),
+        release("a", 4, 5),
+        busy("b", 6, 7, ("a", 2)),
+    ],
+    "an acquire without a reply is executed after each release": [
+        unanswered(acquire("a", 0, 1, 1)),
+        unanswered(acquire("a", 2, 3, 1)),
+        release("a", 4, 5),
+        release("a", 6, 7),
+    ],
     "a release without a reply had its effect late": [
         acquire("a", 0, 1, 1),
         unanswered(release("a", 2, 3)),
@@ -109,6 +121,11 @@ ACCEPTED = {
     "a renewal without a reply keeps the lease": [
         acquire("a", 0, 1, 1),
         unanswered(renew("a", 8, 9)),
+        busy("b", 15, 16, ("a", 1)),
+    ],
+    "a repeated acquire without a reply keeps the lease": [
+        acquire("a", 0, 1, 1),
+        unanswered(acquire("a", 8, 9, 1)),
         busy("b", 15, 16, ("a", 1)),
     ],
     "a repeated request gets the same fence": [
@@ -230,6 +247,11 @@ REJECTED = {
         unanswered(release("a", 2, 3)),
         acquire("b", 4, 5, 2),
         acquire("c", 6, 7, 3),
+    ],
+    "more releases succeed than there were acquires": [
+        unanswered(acquire("a", 0, 1, 1)),
+        release("a", 4, 5),
+        release("a", 6, 7),
     ],
     "a waiter is handed a lock that is held": [
         acquire("a", 0, 1, 1),
