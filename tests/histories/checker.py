@@ -60,7 +60,7 @@ class Checker:
                 self._unanswered[request.token].append((number, request))
         self.deepest = State(0, frozenset(), 0, (), frozenset())
 
-    def is_linearizable(self) -> bool:
+    def is_linearizable(self, max_states: int = 0) -> bool:
         """Search depth first until every request with a reply has its point in the order."""
         if not self._are_grants_possible():
             return False
@@ -70,7 +70,7 @@ class Checker:
             if state in seen:
                 continue
             seen.add(state)
-            if len(seen) > MAX_STATES:
+            if len(seen) > (max_states or MAX_STATES):
                 raise Undecided
             self.deepest = max(self.deepest, state, key=_progress)
             if state.base == len(self._requests) and state.granted == len(self._grants):
@@ -143,14 +143,22 @@ class Checker:
         )
         return is_extension and self._last_grant.get(request.token, -1) < state.granted
 
+    def _unanswered_about(self, state: State) -> Iterator[tuple[int, Request]]:
+        """Return the requests without a reply that may change the holders."""
+        yield from self._unanswered.get("", ())
+        for hold in state.holders:
+            may_extend = self._pruning.may_extend(hold, partial(_is_open, state))
+            for number, request in self._unanswered.get(hold.token, ()):
+                if may_extend or request.operation not in ("acquire", "renew"):
+                    yield number, request
+
     def _insertions(self, state: State, horizon: float) -> Iterator[State]:
         """Insert the effect of a request without a reply, or the end of a lease that lapses."""
-        for token in [hold.token for hold in state.holders] + [""]:
-            for number, request in self._unanswered.get(token, ()):
-                if number not in state.inserted and request.invoked <= horizon:
-                    holders = step(state.holders, request)
-                    if holders not in (None, state.holders) and self._may_end(state, holders):
-                        yield _inserted(state, number, holders)
+        for number, request in self._unanswered_about(state):
+            if number not in state.inserted and request.invoked <= horizon:
+                holders = step(state.holders, request)
+                if holders not in (None, state.holders) and self._may_end(state, holders):
+                    yield _inserted(state, number, holders)
         for hold in state.holders:
             holders = without(state.holders, hold.token)
             if hold.lapses_from - SLACK <= horizon and self._may_end(state, holders):

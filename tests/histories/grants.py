@@ -69,7 +69,7 @@ def _unknown_counts(
     return {
         token: max(0, min(len(acquires[token]) - known[token], max(1, len(released[token]))))
         for token in held
-        if not known[token] or token in shown_later
+        if token in shown_later or known[token] < max(1, len(released[token]))
     }
 
 

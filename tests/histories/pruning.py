@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.histories.grants import Grant
-from tests.histories.lock import LISTED
+from tests.histories.lock import LISTED, Hold
 from tests.histories.requests import Request
 
 IsOpen = Callable[[int], bool]
@@ -41,6 +41,14 @@ class Pruning:
         """Return True if no open request but ``ending`` shows that the token holds the lock."""
         numbers = self._shown_by.get(token, ())
         return not any(is_open(number) and number != ending for number in reversed(numbers))
+
+    def may_extend(self, hold: Hold, is_open: IsOpen) -> bool:
+        """Return True if an open request shows the hold after it must have lapsed by itself."""
+        numbers = self._shown_by.get(hold.token)
+        return numbers is None or any(
+            is_open(number) and self._requests[number].invoked > hold.lapses_by
+            for number in reversed(numbers)
+        )
 
     def may_grant(self, number: int, is_open: IsOpen) -> bool:
         """Return True if no open request must come before this grant."""

@@ -112,6 +112,13 @@ ACCEPTED = {
         release("a", 4, 5),
         release("a", 6, 7),
     ],
+    "an acquire without a reply is executed after the first of two releases": [
+        unanswered(acquire("a", 0, 1, 1)),
+        unanswered(acquire("a", 2, 3, 1)),
+        busy("b", 4, 5, ("a", 1)),
+        release("a", 6, 7),
+        release("a", 8, 9),
+    ],
     "a release without a reply had its effect late": [
         acquire("a", 0, 1, 1),
         unanswered(release("a", 2, 3)),
