@@ -24,7 +24,7 @@ _VALUES = {"wait": 1, "once": 2, "supersede": 1, "newest": 1, "join": 1, "publis
 
 
 @cache
-def _script_names() -> dict[str, str]:
+def script_names() -> dict[str, str]:
     """Return the name of each script by its digest and by its text."""
     known = [it for it in vars(scripts).values() if isinstance(it, scripts.Script)]
     return {key: script.name for script in known for key in (script.sha, script.text)}
@@ -39,7 +39,7 @@ def read_request(data: bytes) -> list[Fields]:
     keys = [key.decode(errors="replace") for key in words[2 : 2 + count]]
     args = [arg.decode(errors="replace") for arg in words[2 + count :]]
     locks = [key.partition("}:h:")[2] for key in keys if "}:h:" in key]
-    name = _script_names().get(text, "unknown")
+    name = script_names().get(text, "unknown")
     if not locks or name in _WITHOUT_EFFECT:
         return []
     if name == "renew":

@@ -17,7 +17,7 @@ from typing import Any
 
 from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.notifications import Notifications
-from tests.histories.protocol import Fields, read_reply, read_request
+from tests.histories.protocol import Fields, read_reply, read_request, script_names
 
 VARIABLE = "CELERY_LOCKS_HISTORY"
 """Names the directory for the files of runs that are started with an environment."""
@@ -60,6 +60,7 @@ class Recorder:
 def install(directory: Path) -> None:
     """Record what this process, and what it forks, asks of any lock server."""
     recorder = Recorder(directory)
+    script_names()  # before anything is forked: it reads all scripts
     exchange, wait = ConnectionPools.exchange, Notifications.wait
 
     async def recorded_exchange(

@@ -32,7 +32,7 @@ LOCKS: list[tuple[str, dict[str, Any]]] = [
     ("shared", {"shared": True}),
     ("shared", {}),
 ]
-STOPS_ITSELF = 0.02
+STOPS_ITSELF = 0.04
 END = "end"
 
 

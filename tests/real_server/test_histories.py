@@ -17,6 +17,7 @@ from tests.histories.recorder import VARIABLE
 from tests.histories.requests import History, read
 from tests.jepsen.broken_locks import MISTAKES
 from tests.jepsen.run import run
+from tests.jepsen.storage import FencedStorage, Rejected
 from tests.servers.embedded import EmbeddedServer
 from tests.support.child import ROOT
 from tests.support.proxy import Proxy
@@ -75,7 +76,7 @@ def test_lost_reply_is_recorded_as_no_reply(valkey: EmbeddedServer, tmp_path: Pa
     """Each try is a request of its own: the server may have executed it, or not yet."""
     valkey.flush()
     with Proxy(valkey.host, valkey.port) as proxy:
-        proxy.drop_next_reply(b"acquire")  # by its text: the server does not know the digest yet
+        proxy.drop_next_reply(b"h:mutex")
         history = record(proxy.url, tmp_path, ONE_ACQUIRE)
     first, second, *_ = [it for it in history.locks["mutex"] if it.operation == "acquire"]
     assert (first.token, first.reply) == (second.token, None)
@@ -98,7 +99,7 @@ def test_command_checks_a_directory(tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_lock_and_unlock_is_linearizable() -> None:
     """Jepsen's first workload: a mutex, a semaphore and a shared lock under faults."""
-    outcome = run("lock and unlock", seconds=4.0, seed=1)
+    outcome = run("lock and unlock", seconds=3.0, seed=1)
     assert outcome.history.locks == 3
     assert outcome.history.requests > 50
     assert outcome.is_good, str(outcome.history)
@@ -107,7 +108,7 @@ def test_lock_and_unlock_is_linearizable() -> None:
 @pytest.mark.timeout(200)
 def test_set_without_the_fence_loses_updates() -> None:
     """The lock is linearizable, and still no lock can help a client that is stopped too long."""
-    outcome = run("set without the fence", seconds=3.0, seed=1, least_lost=1)
+    outcome = run("set without the fence", seconds=2.0, seed=1, least_lost=1)
     assert outcome.history.is_linearizable, str(outcome.history)
     assert outcome.lost > 0
 
@@ -121,10 +122,23 @@ def test_set_with_the_fence_loses_nothing() -> None:
     assert outcome.lost == 0
 
 
+def test_storage_rejects_a_write_after_the_read_of_the_next_holder(valkey: EmbeddedServer) -> None:
+    """If only writes were compared, the late one would be accepted, and then overwritten."""
+    valkey.flush()
+    storage = FencedStorage(valkey.url)
+    late = storage.read(fence=1)
+    elements = storage.read(fence=2)
+    with pytest.raises(Rejected):
+        storage.write([*late, "late"], fence=1)
+    storage.write([*elements, "next"], fence=2)
+    assert storage.read(fence=2) == ["next"]
+    storage.close()
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_control_broken_lock_is_convicted(mistake: str) -> None:
     """The same recorder and the same checker, on a lock with a mistake in its script."""
-    outcome = run("lock and unlock", seconds=2.5, seed=1, mistake=mistake)
+    outcome = run("lock and unlock", seconds=1.5, seed=1, mistake=mistake)
     assert outcome.history.contradictions
     assert len(outcome.history.contradictions[0].requests) < 30
