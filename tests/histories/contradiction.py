@@ -7,13 +7,14 @@ contradictory, and what is left is what somebody has to look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from tests.histories.checker import Checker, Undecided
+from tests.histories.grants import may_be_regranted
 from tests.histories.lock import Holders
 from tests.histories.requests import History, Request
 
@@ -82,15 +83,25 @@ def judge(history: History) -> Verdict:
 
 
 def find_contradiction(requests: Sequence[Request]) -> Contradiction | None:
-    """Return None if the requests to one lock are linearizable, else the shortest part."""
-    if Checker(requests).is_linearizable():
-        return None
-    shortest = _shortest_prefix(requests)
-    shortest = _fewest_callers(shortest)
-    checker = Checker(shortest)
+    """Return None if the requests to one lock are linearizable, else the shortest part.
+
+    At first no token counts as regranted; those that would explain a contradiction are added.
+    """
+    regranted: set[str] = set()
+    while not Checker(requests, regranted).is_linearizable():
+        part = _fewest_callers(_shortest_prefix(requests, regranted), regranted)
+        more = may_be_regranted(requests) & {it.token for it in part} - regranted
+        if not more:
+            return Contradiction(requests[0].lock, tuple(part), _last_holders(part, regranted))
+        regranted |= more
+    return None
+
+
+def _last_holders(requests: Sequence[Request], regranted: Set[str]) -> Holders:
+    checker = Checker(requests, regranted)
     with suppress(Undecided):
         checker.is_linearizable()
-    return Contradiction(requests[0].lock, tuple(shortest), checker.deepest.holders)
+    return checker.deepest.holders
 
 
 def until(requests: Iterable[Request], moment: float) -> list[Request]:
@@ -122,33 +133,36 @@ def shifted(request: Request, start: float) -> Request:
     return replace(request, invoked=request.invoked - start, replied=request.replied - start)
 
 
-def _is_contradictory(requests: Sequence[Request]) -> bool:
+def _is_contradictory(requests: Sequence[Request], regranted: Set[str]) -> bool:
     """Return True if the part is surely contradictory, False if that takes too long to find out."""
     try:
-        return not Checker(requests).is_linearizable(_MAX_STATES_OF_A_PART)
+        return not Checker(requests, regranted).is_linearizable(_MAX_STATES_OF_A_PART)
     except Undecided:
         return False
 
 
-def _shortest_prefix(requests: Sequence[Request]) -> list[Request]:
+def _shortest_prefix(requests: Sequence[Request], regranted: Set[str]) -> list[Request]:
     moments = sorted({it.replied for it in requests if it.replied < inf})
-    length = _smallest(
-        lambda count: _is_contradictory(until(requests, moments[count - 1])), len(moments)
-    )
-    return until(requests, moments[length - 1])
+
+    def is_enough(count: int) -> bool:
+        return _is_contradictory(until(requests, moments[count - 1]), regranted)
+
+    return until(requests, moments[_smallest(is_enough, len(moments)) - 1])
 
 
-def _fewest_callers(requests: Sequence[Request]) -> list[Request]:
+def _fewest_callers(requests: Sequence[Request], regranted: Set[str]) -> list[Request]:
     """Keep the latest callers that suffice, then leave out each that is not needed."""
     caller_of, by_sending = _callers(requests), sorted(requests, key=lambda it: it.invoked)
     latest = {caller_of[it.token]: it.invoked for it in by_sending}
     callers = sorted(latest, key=lambda caller: -latest[caller])
-    count = _smallest(
-        lambda count: _is_contradictory(only(requests, {*callers[:count]})), len(callers)
-    )
+
+    def is_enough(count: int) -> bool:
+        return _is_contradictory(only(requests, {*callers[:count]}), regranted)
+
+    count = _smallest(is_enough, len(callers))
     needed = {*callers[:count]}
     for caller in callers[:count]:
-        if _is_contradictory(only(requests, needed - {caller})):
+        if _is_contradictory(only(requests, needed - {caller}), regranted):
             needed.remove(caller)
     return only(requests, needed)
 

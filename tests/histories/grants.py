@@ -7,7 +7,7 @@ it may be, are the grants in their order. A waiter that is handed the lock is am
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import inf
 from typing import NamedTuple
 
@@ -26,10 +26,14 @@ class Grant(NamedTuple):
     replied: float
 
 
-def grants_of(requests: Sequence[Request]) -> tuple[list[Grant], list[Grant]]:
+def grants_of(
+    requests: Sequence[Request], regranted: Set[str] = frozenset()
+) -> tuple[list[Grant], list[Grant]]:
     """Return the grants with a known fence in their order, and those without one.
 
-    The second are of callers that got no reply and were holders, as a later reply says.
+    The second are of callers that got no reply and held the lock, as a renewal or release says. A
+    token of ``regranted`` may have had such grants besides those with a known fence: an acquire
+    that got no reply may be executed after the release, and the next release ends that grant.
     """
     acquires = defaultdict(list)
     for request in requests:
@@ -41,36 +45,24 @@ def grants_of(requests: Sequence[Request]) -> tuple[list[Grant], list[Grant]]:
         invoked = sent[counts[token]].invoked if counts[token] < len(sent) else inf
         counts[token] += 1
         known.append(_grant(fence, token, sent, invoked, replied))
-    unknown = [
-        _grant(0, token, acquires[token], acquires[token][0].invoked, inf)
-        for token, count in _unknown_counts(requests, acquires, counts).items()
-        for _ in range(count)
-    ]
+    unknown = []
+    for token, replies in Counter(it.token for it in requests if _shows_hold(it)).items():
+        if token in regranted or not counts[token]:
+            most = min(len(acquires[token]) - counts[token], replies)
+            first = acquires[token][0].invoked if acquires[token] else inf
+            unknown += [_grant(0, token, acquires[token], first, inf)] * most
     return known, unknown
 
 
-def _unknown_counts(
-    requests: Sequence[Request], acquires: Mapping[str, Sequence[Request]], known: Counter[str]
-) -> dict[str, int]:
-    """Return how many grants each token had, or may have had, besides the known ones.
+def may_be_regranted(requests: Sequence[Request]) -> set[str]:
+    """Return the tokens that have more acquires than known grants, and held the lock."""
+    known = Counter(token for _, token in _sightings(requests))
+    sent = Counter(it.token for it in requests if it.operation == "acquire")
+    return {it.token for it in requests if _shows_hold(it) and sent[it.token] > known[it.token]}
 
-    A token that held the lock, as a renewal or release says, had one. An acquire without a reply
-    may be executed after the release and grant the lock again; then the known grant may be either.
-    """
-    held, released, shown_later = set[str](), defaultdict[str, list[float]](list), set[str]()
-    for request in requests:
-        if request.reply and request.reply.get("held"):
-            held.add(request.token)
-            if request.operation == "release":
-                released[request.token].append(request.replied)
-        for token in (listed["token"] for listed in request.listed):
-            if token in released and request.invoked > released[token][0]:
-                shown_later.add(token)
-    return {
-        token: max(0, min(len(acquires[token]) - known[token], max(1, len(released[token]))))
-        for token in held
-        if token in shown_later or known[token] < max(1, len(released[token]))
-    }
+
+def _shows_hold(request: Request) -> bool:
+    return bool(request.reply and request.reply.get("held"))
 
 
 def _sightings(requests: Sequence[Request]) -> dict[tuple[int, str], float]:
@@ -95,7 +87,7 @@ def _grant(
     fence: int, token: str, acquires: Sequence[Request], invoked: float, replied: float
 ) -> Grant:
     if not acquires:  # nobody asked for it: the checker says so
-        return Grant(Hold(token, fence, 1, "-", 0, inf), inf, replied)
+        return Grant(Hold(token, fence, 1, "-", 0, inf, inf), inf, replied)
     request = acquires[0]
     shortest = min(request.ttl, CLAIM) if any(it.waits for it in acquires) else request.ttl
     hold = Hold(
@@ -104,7 +96,8 @@ def _grant(
         request.limit,
         request.job,
         request.attempt,
-        lapses_from=invoked + shortest,
+        since=invoked,
+        ttl=shortest,
         lapses_by=replied + max(request.ttl, CLAIM),
     )
     return Grant(hold, invoked, replied)

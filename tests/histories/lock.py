@@ -3,8 +3,8 @@
 The checker calls these functions in the order that it tries. Each returns the holders after the
 step, or None if a correct lock does not do that here.
 
-A holder may lapse from ``lapses_from`` on: its ttl after its last request was sent. It must have
-lapsed by ``lapses_by``: its ttl after the last reply came. Between the two nobody can tell.
+A holder may lapse from ``lapses_from`` on: its ttl after the last request that extended it was
+sent. It must have lapsed by ``lapses_by``: its ttl after the last reply to such a request came.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ class Hold(NamedTuple):
     limit: int
     job: str
     attempt: int
-    lapses_from: float
+    since: float
+    ttl: float
     lapses_by: float = inf
+
+    @property
+    def lapses_from(self) -> float:
+        return self.since + self.ttl
 
 
 Holders = tuple[Hold, ...]
@@ -120,6 +125,7 @@ def _gives_way(hold: Hold, new: Hold) -> bool:
 
 
 def _extended(hold: Hold, request: Request, ttl: float) -> Hold:
-    # Of two requests that overlap in time either may have been the later one.
+    # It comes after what extended the hold before. Of two that overlap in time either may have been
+    # the later one, so the later end counts.
     by = max(hold.lapses_by, request.replied + ttl)
-    return hold._replace(lapses_from=request.invoked + ttl, lapses_by=by)
+    return hold._replace(since=max(hold.since, request.invoked), ttl=ttl, lapses_by=by)
