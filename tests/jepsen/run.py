@@ -65,11 +65,17 @@ class Outcome:
 
 
 def run(
-    workload: str, *, seconds: float, seed: int, least_lost: int = 0, mistake: str = ""
+    workload: str,
+    *,
+    seconds: float,
+    seed: int,
+    least_requests: int = 0,
+    least_lost: int = 0,
+    mistake: str = "",
 ) -> Outcome:
-    """Run the clients under faults for ``seconds``, counted from their first request.
+    """Run the clients under faults for ``seconds``, counted from when all of them are at work.
 
-    With ``least_lost`` go on until so many updates are lost, for another minute at most.
+    Go on, for another minute at most, until there are so many requests and lost updates.
     """
     with (
         EmbeddedServer() as server,
@@ -86,8 +92,11 @@ def run(
 
             def is_over() -> bool:
                 passed = time.monotonic() - began
-                is_late = passed > seconds + 60
-                return is_late or (passed > seconds and len(clients.lost()) >= least_lost)
+                if passed < seconds or passed > seconds + 60:
+                    return passed > seconds
+                return clients.count_lines() >= 2 * least_requests and (
+                    len(clients.lost()) >= least_lost
+                )
 
             faults.run(is_over)
             clients.wait_end(faults)
@@ -116,9 +125,13 @@ class _Clients:
         self.running: list[Child] = []
 
     def start_all(self) -> None:
-        """Start the clients, and return when the first of them is at work."""
+        """Start the clients, and return when each of them has sent a request."""
         self.running += [self.start() for _ in range(CLIENTS)]
-        wait_until(lambda: any(self._history.glob("*.jsonl")), 60.0, what="the first request")
+        wait_until(
+            lambda: len(list(self._history.glob("*.jsonl"))) >= CLIENTS,
+            60.0,
+            what="a request of each client",
+        )
 
     def start(self) -> Child:
         self._started += 1
@@ -148,6 +161,10 @@ class _Clients:
     def kill(self) -> None:
         for client in self.running:
             client.kill()
+
+    def count_lines(self) -> int:
+        """Return the number of lines in the history: a request and its reply are two."""
+        return sum(path.read_bytes().count(b"\n") for path in self._history.glob("*.jsonl"))
 
     def notes(self, what: str) -> list[str]:
         """Return the elements of the notes of this kind in the journal."""

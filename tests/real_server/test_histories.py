@@ -99,9 +99,9 @@ def test_command_checks_a_directory(tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_lock_and_unlock_is_linearizable() -> None:
     """Jepsen's first workload: a mutex, a semaphore and a shared lock under faults."""
-    outcome = run("lock and unlock", seconds=3.0, seed=1)
+    outcome = run("lock and unlock", seconds=3.0, seed=1, least_requests=100)
     assert outcome.history.locks == 3
-    assert outcome.history.requests > 50
+    assert outcome.history.requests >= 100
     assert outcome.is_good, str(outcome.history)
 
 
@@ -116,7 +116,7 @@ def test_set_without_the_fence_loses_updates() -> None:
 @pytest.mark.timeout(200)
 def test_set_with_the_fence_loses_nothing() -> None:
     """The fence is what makes the update safe under the same faults."""
-    outcome = run("set with the fence", seconds=4.0, seed=1)
+    outcome = run("set with the fence", seconds=4.0, seed=1, least_requests=100)
     assert outcome.is_good, str(outcome.history)
     assert outcome.added > 10
     assert outcome.lost == 0
@@ -135,10 +135,17 @@ def test_storage_rejects_a_write_after_the_read_of_the_next_holder(valkey: Embed
     storage.close()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_control_broken_lock_is_convicted(mistake: str) -> None:
-    """The same recorder and the same checker, on a lock with a mistake in its script."""
-    outcome = run("lock and unlock", seconds=1.5, seed=1, mistake=mistake)
-    assert outcome.history.contradictions
-    assert len(outcome.history.contradictions[0].requests) < 30
+    """The same recorder and the same checker, on a lock with a mistake in its script.
+
+    On a busy machine the clients may not meet in one run: then the mistake does not show in it.
+    """
+    outcomes = (
+        run("lock and unlock", seconds=1.0, seed=seed, least_requests=300, mistake=mistake)
+        for seed in (1, 2, 3)
+    )
+    found = next((it.history.contradictions for it in outcomes if it.history.contradictions), ())
+    assert found
+    assert len(found[0].requests) < 30
