@@ -12,7 +12,7 @@ UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
 JOBS ?= 6
-# How long `make soak` causes faults, and what its jobs and faults are drawn from.
+# How long `make soak` and `make jepsen` cause faults, and what jobs and faults are drawn from.
 SECONDS ?= 60
 SEED ?= 1
 N ?= 10
@@ -28,7 +28,7 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak check \
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen check \
 	model docs docs-serve bench release format clean
 
 help: ## this list
@@ -70,6 +70,9 @@ test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; nee
 
 soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECONDS=60 SEED=1
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+jepsen: $(VENV)/.dev ## three workloads for locks under faults, checked; SECONDS=60 SEED=1
+	@$(BIN)/python -m tests.jepsen --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

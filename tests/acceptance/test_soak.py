@@ -13,3 +13,5 @@ def test_soak_with_locks_has_no_overlap():
     assert outcome.faults
     assert outcome.verdict.completed > 10
     assert outcome.verdict.excludes
+    assert outcome.history.requests > 10
+    assert outcome.history.is_linearizable, str(outcome.history)

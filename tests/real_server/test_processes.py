@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 from celery_locks import Locks
+from tests.histories.contradiction import Verdict, judge
+from tests.histories.recorder import VARIABLE as HISTORY_VARIABLE
+from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.support.child import ROOT
 from tests.support.contenders import NAME
@@ -62,6 +65,10 @@ class Run:
         assert not failures, failures[0]
         return read(self._directory, self.killed)
 
+    def verdict(self) -> Verdict:
+        """What the checker says about every request and reply."""
+        return judge(read_history([self._directory / "history"]))
+
 
 @contextmanager
 def contenders(
@@ -77,6 +84,7 @@ def contenders(
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.contenders", *words],
         cwd=ROOT,
+        env={**os.environ, HISTORY_VARIABLE: str(directory / "history")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,6 +125,9 @@ def test_many_processes_keep_the_promises(
     assert overlaps(sections, limit) == []
     assert fence_errors(sections, limit) == []
     assert fifo_inversions(sections) == []
+    verdict = run.verdict()
+    assert verdict.requests > 3 * len(sections)
+    assert verdict.is_linearizable, str(verdict)
     expect_nothing_left(clean)
     if limit > 1:
         assert overlaps(sections, limit - 1), "the slots were never all in use"
@@ -136,6 +147,8 @@ def test_killed_processes_do_not_stop_the_others(
     assert len(sections) > 10
     assert overlaps(sections, limit) == []
     assert fence_errors(sections, limit) == []
+    verdict = run.verdict()
+    assert verdict.is_linearizable, str(verdict)
     # The ttl, the claim of a waiter that is stopped on its way in, a poll, and a machine with other
     # work.
     assert longest_gap(sections) < ttl + 1.0 + 0.8 + 0.7

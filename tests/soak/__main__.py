@@ -31,7 +31,7 @@ def main() -> int:
         figures = [outcome.as_dict() for outcome in outcomes]
         RESULTS.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
         RESULTS.with_suffix(".md").write_text("\n".join(table(outcomes)) + "\n")
-    return 0 if outcomes[0].verdict.excludes and outcomes[0].drained else 1
+    return 0 if outcomes[0].is_good else 1
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
@@ -45,6 +45,12 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
         yield row(fault, [outcome.faults.get(fault, 0) for outcome in outcomes])
     for key in ROWS:
         yield row(key.replace("_", " "), [outcome.as_dict()[key] for outcome in outcomes])
+    yield row("requests in the history", [outcome.history.requests for outcome in outcomes])
+    yield row("locks in the history", [outcome.history.locks for outcome in outcomes])
+    yield row(
+        "locks that are not linearizable",
+        [len(outcome.history.contradictions) for outcome in outcomes],
+    )
 
 
 def row(head: str, values: list[int]) -> str:
@@ -62,6 +68,8 @@ def print_outcome(outcome: Outcome) -> None:
     print(f"  faults in {outcome.seconds:g} s: {faults}")
     for row in ROWS:
         print(f"  {row.replace('_', ' '):<16} {figures[row]}")
+    if outcome.locked:
+        print(f"  history          {outcome.history}")
     if not outcome.drained:
         print("  the queue was not empty when the time to drain it was over")
     if outcome.verdict.lost:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.histories.contradiction import Verdict as HistoryVerdict
+from tests.histories.contradiction import judge as judge_history
+from tests.histories.recorder import VARIABLE as HISTORY_VARIABLE
+from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import Faults
 from tests.soak.journal import Journal, Verdict, judge
@@ -40,6 +44,12 @@ class Outcome:
     verdict: Verdict
     faults: dict[str, int]
     drained: bool
+    history: HistoryVerdict
+
+    @property
+    def is_good(self) -> bool:
+        """Return True if the locks kept their promises and the jobs came to their end."""
+        return self.verdict.excludes and self.drained and self.history.is_linearizable
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -49,6 +59,7 @@ class Outcome:
             "drained": self.drained,
             "faults": self.faults,
             **self.verdict.as_dict(),
+            "history": self.history.as_dict(),
         }
 
 
@@ -81,6 +92,7 @@ class _Soak:
         self._locked = locked
         self._seed = seed
         self._journal = Journal(directory)
+        self._history = directory / "history"
         self._conf = {
             "broker_url": broker.url,
             "locks_url": lock_server.url,
@@ -113,12 +125,13 @@ class _Soak:
             publisher.join()
         drained = self._wait_drained()
         verdict = judge(self._published, self._journal.lines())
+        history = judge_history(read_history([self._history]))
         return Outcome(
-            self._locked, seconds, self._seed, verdict, dict(self._faults.counts), drained
+            self._locked, seconds, self._seed, verdict, dict(self._faults.counts), drained, history
         )
 
     def _start_worker(self) -> Worker:
-        environment = {VARIABLE: json.dumps(self._conf)}
+        environment = {VARIABLE: json.dumps(self._conf), HISTORY_VARIABLE: str(self._history)}
         worker = Worker("tests.soak.tasks", concurrency=CONCURRENCY, env=environment)
         worker.start()
         return worker

@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery
 
 from celery_locks import LeaseLost, LockedTask
+from tests.histories.recorder import install_if_wanted
 from tests.soak.journal import Journal
 
 VARIABLE = "CELERY_LOCKS_SOAK"
@@ -81,4 +82,5 @@ def _add_plain_tasks(app: Celery, journal: Journal) -> None:
 
 
 if VARIABLE in os.environ:
+    install_if_wanted()
     app = make_app(json.loads(os.environ[VARIABLE]))

@@ -23,6 +23,7 @@ from celery_locks import Locks, LockUnavailable
 from celery_locks.clock import now
 from celery_locks.store.calls import Call
 from celery_locks.store.scripts import ACQUIRE
+from tests.histories.recorder import install_if_wanted
 
 NAME = "contended"
 
@@ -42,6 +43,7 @@ class Engine:
     guard_after_loss = True
 
     def __init__(self, url: str, limit: int, ttl: float) -> None:
+        install_if_wanted()
         self._locks = Locks.from_url(url, guard_after_loss=self.guard_after_loss)
         self._asked = {"limit": limit, "ttl": ttl, "wait": 60.0}
         store: Any = self._locks._store
