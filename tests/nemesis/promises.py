@@ -15,14 +15,14 @@ COLUMNS = (
     "at most `limit` inside",
     "fences rise",
     "lock free again",
-    "task told of the loss",
+    "task learns of a loss",
     "no job twice at once",
     "no job lost",
     "waiting callers go on",
 )
 # A renewal every third of the ttl, and a third for its call; at a deadline a timer fires.
-TOLD_BY_RENEWAL = 2 / 3 * TTL
-TOLD_BY_TIMER = 0.5
+LEARNED_BY_RENEWAL = 2 / 3 * TTL
+LEARNED_BY_TIMER = 0.5
 # A requeued message comes back after a quarter of the visibility timeout, a waiter asks each second.
 GO_ON = TTL
 
@@ -46,16 +46,26 @@ class Observation:
 
 @dataclass(frozen=True)
 class Cell:
-    """What the table says of one promise under one fault; no time if there was no occasion."""
+    """What the table says of one promise under one fault.
+
+    ``seconds`` is the time that was measured, ``count`` how many runs or jobs broke the promise.
+    """
 
     holds: bool
     seconds: float | None = None
     count: int = 0
+    occasion: bool = True
 
     def __str__(self) -> str:
-        if not self.holds:
-            return f"broken for {self.seconds:.1f} s" if self.seconds else f"broken: {self.count}"
-        return "holds" if self.seconds is None else f"holds, {self.seconds:.1f} s"
+        time = "" if self.seconds is None else f"{self.seconds:.1f} s"
+        if not self.occasion:
+            return "–"
+        if self.holds:
+            return f"holds, {time}" if time else "holds"
+        return f"broken for {time}" if time else f"broken: {self.count}"
+
+
+NO_OCCASION = Cell(True, occasion=False)
 
 
 def judge(seen: Observation) -> dict[str, Cell]:
@@ -64,18 +74,17 @@ def judge(seen: Observation) -> dict[str, Cell]:
     fences, lost = windows.fence_errors(runs), len(windows.lost_jobs(seen.published, runs))
     server_back = seen.healed if fault.cuts_off else -math.inf
     forgotten = {"at once": seen.began, "at its end": seen.healed}.get(fault.forgets, math.inf)
-    awake = seen.healed if fault.stops else -math.inf
     cells = (
         _never(windows.crowded(runs, limit_of)),
         Cell(not fences, count=fences),
         _within(windows.freed_after(runs, limit_of, server_back), fault.free_within + seen.stall),
         _within(
-            windows.told_after(runs, limit_of, forgotten, awake),
-            (TOLD_BY_RENEWAL if fault.forgets else TOLD_BY_TIMER) + seen.stall,
+            windows.learned_after(runs, limit_of, forgotten),
+            (LEARNED_BY_RENEWAL if fault.forgets else LEARNED_BY_TIMER) + seen.stall,
         ),
         _never(windows.doubled(runs)),
         Cell(not lost, count=lost),
-        _within(windows.continued_after(runs, seen.healed, seen.locks), GO_ON + seen.stall),
+        _going_on(seen),
     )
     return dict(zip(COLUMNS, cells, strict=True))
 
@@ -85,5 +94,12 @@ def _never(seconds: float) -> Cell:
 
 
 def _within(seconds: float | None, bound: float) -> Cell:
-    """A time, and whether it is within the promise."""
-    return Cell(seconds is None or seconds <= bound, seconds)
+    """A time, and whether it is within the promise; none if nobody lost a lock."""
+    return NO_OCCASION if seconds is None else Cell(seconds <= bound, seconds)
+
+
+def _going_on(seen: Observation) -> Cell:
+    after = windows.continued_after(seen.runs, seen.healed, seen.locks)
+    if after is None:  # until the end of the row
+        return Cell(False, max(run.last_sign for run in seen.runs) - seen.healed)
+    return _within(after, GO_ON + seen.stall)

@@ -25,6 +25,7 @@ START = 60.0
 def observe(fault: Fault, rig: Rig, seed: int) -> Observation:
     """Cause one fault under load; return what the jobs wrote."""
     journal = Journal(rig.directory, fault.name)
+    fault.prepare(rig)
     load = Load(rig.conf, fault.name, journal, seed)
     load.start()
     try:

@@ -59,23 +59,20 @@ def freed_after(
     return max((max(0.0, wait) for wait in waits if wait < math.inf), default=None)
 
 
-def told_after(
-    runs: Sequence[Run],
-    limit_of: Callable[[str], int],
-    forgotten: float = math.inf,
-    awake: float = -math.inf,
+def learned_after(
+    runs: Sequence[Run], limit_of: Callable[[str], int], forgotten: float = math.inf
 ) -> float | None:
-    """Return the longest time from a loss to the moment at which its run was told.
+    """Return the longest time from a loss to the last line of work of a run that was told of it.
 
     A lease is lost at its own deadline; earlier if the server forgot it (at ``forgotten``) or gave
-    it to another. A process that was stopped can be told from ``awake`` on.
+    it to another. While a process asks the server whether it lost its lease, it does not work.
     """
 
     def lost_at(run: Run) -> float:
         known = forgotten if run.start <= forgotten else math.inf
-        return max(awake, min(run.deadline, known, _next_start(runs, run, limit_of)))
+        return min(run.deadline, known, _next_start(runs, run, limit_of))
 
-    late = [max(0.0, run.told - lost_at(run)) for run in runs if run.told is not None]
+    late = [max(0.0, run.last_sign - lost_at(run)) for run in runs if run.outcome == "lost"]
     return max(late, default=None)
 
 

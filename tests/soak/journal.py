@@ -58,7 +58,8 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    # A line that is being written has no end yet.
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 @dataclass(frozen=True)

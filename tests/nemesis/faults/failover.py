@@ -10,27 +10,34 @@ from tests.nemesis.journal import Run
 from tests.nemesis.rig import Rig
 
 
+def cut_replica_off(rig: Rig) -> None:
+    """What the primary grants from now on is lost with it."""
+    trio = rig.sentinel
+    assert trio
+    primary = trio.primary
+    trio.replica.pause()
+    primary.ask("CLIENT", "KILL", "TYPE", "replica")
+
+
 @contextmanager
-def lose_writes(rig: Rig, holder: Run) -> Iterator[None]:
-    """Cut the replica off, let the primary grant for a while, and kill it."""
+def fail_over(rig: Rig, holder: Run) -> Iterator[None]:
     trio = rig.sentinel
     assert trio
     primary, replica = trio.primary, trio.replica
-    replica.pause()
-    primary.ask("CLIENT", "KILL", "TYPE", "replica")
-    yield
     primary.kill()
     replica.resume()
     trio.wait_failover(primary)
+    yield
 
 
 FAULTS = (
     Fault(
         "failover",
         "a Sentinel failover loses the last writes",
-        lose_writes,
-        2.0,
-        "replicated",
+        fail_over,
+        rig="replicated",
         forgets="at its end",
+        cuts_off=True,
+        prepare=cut_replica_off,
     ),
 )

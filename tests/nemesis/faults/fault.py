@@ -25,7 +25,7 @@ class Fault:
     ``cause`` begins the fault when it is entered and heals it when it is left, ``seconds`` later. It
     is given the run that holds the lock "long". ``forgets``: the server forgets what was granted,
     when the fault begins, when it is healed, or now and then while it lasts. ``cuts_off``: nobody
-    can ask the lock server while it lasts. ``stops``: the holder does not run while it lasts.
+    can ask the lock server while it lasts. ``prepare`` is called before the jobs of the row start.
     ``free_within``: how long the lock of a dead holder may stay taken; waiters ask every second.
     """
 
@@ -36,6 +36,6 @@ class Fault:
     rig: Kind = "plain"
     forgets: Literal["", "at once", "at its end", "now and then"] = ""
     cuts_off: bool = False
-    stops: bool = False
     free_within: float = TTL + 1.0
+    prepare: Callable[[Rig], None] = lambda rig: None
     missing: Callable[[], str] = lambda: ""  # a sentence, where it cannot be caused

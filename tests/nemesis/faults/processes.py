@@ -59,9 +59,9 @@ def kill_worker(rig: Rig, holder: Run) -> Iterator[None]:
 
 
 FAULTS = (
-    Fault("stop_child", "the holder's pool child is stopped", stop_child, LONG, stops=True),
+    Fault("stop_child", "the holder's pool child is stopped", stop_child, LONG),
     Fault("stop_main", "the worker's main process is stopped", stop_main, LONG),
-    Fault("stop_worker", "the whole worker is stopped", stop_worker, LONG, stops=True),
+    Fault("stop_worker", "the whole worker is stopped", stop_worker, LONG),
     Fault("kill_child", "`kill -9` of the holder's pool child", kill_child, free_within=1.0),
     Fault("kill_main", "`kill -9` of the worker's main process", kill_main, 1.0),
     Fault("kill_worker", "`kill -9` of the whole worker", kill_worker, 1.0),
