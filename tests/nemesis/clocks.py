@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.servers.embedded import EmbeddedServer, valkey_binary
+from tests.support.worker import ROOT
 
 PACKAGE = "faketime"
+_SITE = Path(__file__).parent / "faketime"
 
 
 def library() -> Path | None:
@@ -40,6 +42,7 @@ class FakeClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_DONT_RESET": "1",
+            "PYTHONPATH": f"{_SITE}:{ROOT}",
         }
 
     def wrap(self, binary: str) -> str:
