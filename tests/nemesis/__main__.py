@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Iterator
-from itertools import groupby
 
 from tests.nemesis.faults import FAULTS
 from tests.nemesis.faults.fault import Fault
 from tests.nemesis.promises import judge
-from tests.nemesis.rig import open_rig
+from tests.nemesis.rig import Rig, open_rig
 from tests.nemesis.row import observe
 from tests.nemesis.table import RESULTS, Row, markdown, write
 
@@ -35,25 +35,34 @@ def main() -> int:
 
 def run(faults: list[Fault], seed: int) -> Iterator[Row]:
     """Yield a row for each fault; those with the same kind of rig share one."""
-    order = list(dict.fromkeys(fault.rig for fault in faults))
-    rows = {}
-    for kind in order:
-        rows |= {row.fault: row for row in _run_on(kind, [f for f in faults if f.rig == kind], seed)}
-    yield from (rows[fault] for fault in faults)
+    rows = {fault: Row(fault, {}, skipped=fault.missing()) for fault in faults}
+    possible = [fault for fault in faults if not rows[fault].skipped]
+    for kind in dict.fromkeys(fault.rig for fault in possible):
+        own = deque(fault for fault in possible if fault.rig == kind)
+        while own:
+            rows |= {row.fault: row for row in _run_on_one_rig(kind, own, seed)}
+    yield from rows.values()
 
 
-def _run_on(kind: str, faults: list[Fault], seed: int) -> Iterator[Row]:
-    for missing, own in groupby(faults, lambda fault: fault.missing()):
-        if missing:
-            yield from (Row(fault, {}, skipped=missing) for fault in own)
-            continue
-        with open_rig(kind) as rig:
-            for fault in own:
-                seen = observe(fault, rig, seed)
-                row = Row(fault, judge(seen), len(seen.runs), len(seen.published), seen.stall)
-                sys.stdout.write(f"{fault.name}: {'; '.join(map(str, row.cells.values()))}\n")
-                sys.stdout.flush()
-                yield row
+def _run_on_one_rig(kind: str, faults: deque[Fault], seed: int) -> Iterator[Row]:
+    """Take faults one by one, until there is none left or the rig is no longer steady."""
+    with open_rig(kind) as rig:
+        while faults:
+            row = _measure(faults.popleft(), rig, seed)
+            cells = "; ".join(map(str, row.cells.values()))
+            sys.stdout.write(f"{row.fault.name}: {cells or row.skipped}\n")
+            sys.stdout.flush()
+            yield row
+            if row.skipped:
+                return
+
+
+def _measure(fault: Fault, rig: Rig, seed: int) -> Row:
+    try:
+        seen = observe(fault, rig, seed)
+    except AssertionError as error:
+        return Row(fault, {}, skipped=str(error))
+    return Row(fault, judge(seen), len(seen.runs), len(seen.published), seen.stall)
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ class Pen:
 class Run:
     """One run of a job.
 
-    ``last_sign`` is the last moment at which it was seen at work; ``told`` is when it learned of the
-    loss; ``deadline`` is the last one that it knew.
+    ``last_sign`` is the last moment at which it was seen at work, ``told`` when it learned of the
+    loss, ``deadline`` the last one that it knew.
     """
 
     job: str

@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "nemesis"
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one fault, or the sentence that says why it was not caused."""
+    """The cells of one fault, or the sentence that says why it was not measured."""
 
     fault: Fault
     cells: dict[str, Cell]
@@ -52,15 +52,16 @@ def _line(row: Row) -> str:
 
 def _notes(rows: Iterable[Row]) -> Iterable[str]:
     measured = [row for row in rows if not row.skipped]
+    jobs, runs = sum(row.jobs for row in measured), sum(row.runs for row in measured)
+    stall = max((row.stall for row in measured), default=0.0)
     yield (
-        f"{sum(row.jobs for row in measured)} jobs in {sum(row.runs for row in measured)} runs, ttl "
-        f"{TTL:g} s; the machine kept the observer waiting for up to "
-        f"{max((row.stall for row in measured), default=0.0):.1f} s. Python "
-        f"{platform.python_version()}, Celery {version('celery')}, redis-py {version('redis')}."
+        f"{jobs} jobs in {runs} runs; the ttl is {TTL:g} s. The machine kept the observer waiting "
+        f"for up to {stall:.1f} s. Python {platform.python_version()}, Celery {version('celery')}, "
+        f"redis-py {version('redis')}."
     )
     for row in rows:
         if row.skipped:
-            yield f"\nNot caused: {row.fault.title}. {row.skipped}"
+            yield f"\nNot measured: {row.fault.title}. {row.skipped}"
 
 
 def write(rows: Sequence[Row], seed: int) -> None:

@@ -1,7 +1,7 @@
 """How long a promise was broken, from the runs of a journal. Pure functions of numbers.
 
-Each answers in seconds, or with None where the fault gave no occasion: where no run was lost, nobody
-had to be told.
+Each answers in seconds, or with None if there was no occasion: where no run was lost, no task had
+to learn of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def seconds_above(limit: int, intervals: Iterable[Interval]) -> float:
 def crowded(runs: Iterable[Run], limit_of: Callable[[str], int]) -> float:
     """Return for how long a lock had more holders inside their own deadlines than its limit."""
     return math.fsum(
-        seconds_above(limit_of(lock), [(run.start, max(run.start, run.inside_until)) for run in own])
+        seconds_above(
+            limit_of(lock), [(run.start, max(run.start, run.inside_until)) for run in own]
+        )
         for lock, own in _grouped(runs, lambda run: run.lock)
     )
 
@@ -111,8 +113,6 @@ def fence_errors(runs: Iterable[Run]) -> int:
     return errors
 
 
-def _grouped(
-    runs: Iterable[Run], key: Callable[[Run], str]
-) -> Iterable[tuple[str, list[Run]]]:
+def _grouped(runs: Iterable[Run], key: Callable[[Run], str]) -> Iterable[tuple[str, list[Run]]]:
     ordered = sorted(runs, key=lambda run: (key(run), run.start))
     return [(name, list(own)) for name, own in itertools.groupby(ordered, key)]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from tests.nemesis.clocks import PACKAGE, FakeClock, library
-from tests.nemesis.faults.fault import Fault, Cause
+from tests.nemesis.faults.fault import Cause, Fault
 from tests.nemesis.journal import Run
 from tests.nemesis.rig import Rig
 from tests.nemesis.tasks import TTL

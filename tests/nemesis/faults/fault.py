@@ -22,10 +22,10 @@ Cause = Callable[[Rig, Run], AbstractContextManager[None]]
 class Fault:
     """A row of the table.
 
-    ``cause`` begins the fault when it is entered and heals it when it is left, ``seconds`` later. It
-    is given the run that holds the lock "long". ``forgets``: the server forgets what was granted,
-    when the fault begins, when it is healed, or now and then while it lasts. ``cuts_off``: nobody
-    can ask the lock server while it lasts. ``prepare`` is called before the jobs of the row start.
+    ``cause`` begins the fault when it is entered and heals it when it is left, ``seconds`` later;
+    it is given the run that holds the lock "long". ``prepare`` is called before the jobs start.
+    ``forgets``: the server forgets what was granted, when the fault begins, when it is healed, or
+    now and then while it lasts. ``cuts_off``: nobody can ask the lock server while it lasts.
     ``free_within``: how long the lock of a dead holder may stay taken; waiters ask every second.
     """
 

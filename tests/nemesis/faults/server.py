@@ -102,7 +102,7 @@ def disk_full(rig: Rig, holder: Run) -> Iterator[None]:
 
 @contextmanager
 def max_clients(rig: Rig, holder: Run) -> Iterator[None]:
-    """Others take every connection that the server allows; those of the workers were just closed."""
+    """The workers' connections are closed, and others take all that the server allows."""
     server = rig.lock_server
     with ExitStack() as stack:
         operator = stack.enter_context(server.client(single_connection_client=True))
