@@ -18,6 +18,7 @@ SECONDS = {"long": (1.4 * TTL, 1.6 * TTL), "brief": (0.2, 0.5), "pair": (0.2, 0.
 # A job that is out for longer counts as lost for the load: others are published in its place.
 GIVEN_UP = 4 * TTL
 _PAUSE = 0.05
+_IDLE = 0.5
 
 
 class Load:
@@ -33,6 +34,7 @@ class Load:
         self._numbers = itertools.count()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="nemesis-load")
+        self._has_replaced = False
         self._out: dict[str, tuple[str, float]] = {}
         # Of a job whose publish failed nobody knows whether the broker has it.
         self.published: list[str] = []
@@ -56,20 +58,26 @@ class Load:
 
     def _publish(self) -> None:
         while not self._stopped.wait(_PAUSE):
-            self._forget_ended()
+            runs = self._journal.runs()
+            for run in runs:
+                if run.outcome == "ended":
+                    self._out.pop(run.job, None)
             out = [lock for lock, since in self._out.values() if now() - since < GIVEN_UP]
             for lock, limit in LIMITS.items():
                 for _ in range(limit + 1 - out.count(lock)):
-                    self._send(lock)
+                    self._send(lock, SECONDS[lock])
+            self._replace_waiter("long", runs)
 
-    def _forget_ended(self) -> None:
-        for run in self._journal.runs():
-            if run.outcome == "ended":
-                self._out.pop(run.job, None)
+    def _replace_waiter(self, lock: str, runs: list[Run]) -> None:
+        """Publish one more job, once, if the lock stands idle: its waiter may be dead too."""
+        signs = [run.last_sign for run in runs if run.lock == self.name(lock)]
+        if signs and now() - max(signs) > _IDLE and not self._has_replaced:
+            self._has_replaced = True
+            self._send(lock, SECONDS["brief"])
 
-    def _send(self, lock: str) -> None:
+    def _send(self, lock: str, seconds: tuple[float, float]) -> None:
         job = f"{self._row}-{next(self._numbers)}"
-        arguments = (self._row, job, self.name(lock), self._dice.uniform(*SECONDS[lock]))
+        arguments = (self._row, job, self.name(lock), self._dice.uniform(*seconds))
         try:
             with self._app.connection_for_write() as connection:
                 task = self._app.tasks["work"]
