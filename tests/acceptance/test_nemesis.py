@@ -5,7 +5,7 @@ import pytest
 from tests.nemesis.__main__ import run
 from tests.nemesis.faults import FAULTS
 from tests.nemesis.promises import COLUMNS
-from tests.nemesis.table import RESULTS
+from tests.nemesis.table import RESULTS, heading
 
 
 @pytest.mark.timeout(300)
@@ -27,4 +27,4 @@ def test_recorded_table_has_a_row_for_each_fault():
     """Who adds a fault or a promise measures it: the page shows what the command would write."""
     head, _, *rows = RESULTS.with_suffix(".md").read_text().split("\n\n")[0].splitlines()
     assert head == "| fault | " + " | ".join(COLUMNS) + " |"
-    assert [row.split(" | ")[0] for row in rows] == [f"| {fault.title}" for fault in FAULTS]
+    assert [row.split(" | ")[0] for row in rows] == [f"| {heading(fault)}" for fault in FAULTS]

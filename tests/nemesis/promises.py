@@ -57,12 +57,17 @@ class Cell:
     occasion: bool = True
 
     def __str__(self) -> str:
-        time = "" if self.seconds is None else f"{self.seconds:.1f} s"
+        time = "" if self.seconds is None else _time(self.seconds)
         if not self.occasion:
             return "–"
         if self.holds:
             return f"holds, {time}" if time else "holds"
         return f"broken for {time}" if time else f"broken: {self.count}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time that is never rounded down to nothing."""
+    return "< 0.1 s" if 0.0 < seconds < 0.05 else f"{seconds:.1f} s"
 
 
 NO_OCCASION = Cell(True, occasion=False)

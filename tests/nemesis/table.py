@@ -47,7 +47,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _line(row: Row) -> str:
     cells = [str(row.cells[name]) if row.cells else "–" for name in COLUMNS]
-    return f"| {row.fault.title} | " + " | ".join(cells) + " |"
+    return f"| {heading(row.fault)} | " + " | ".join(cells) + " |"
+
+
+def heading(fault: Fault) -> str:
+    """Return what happens, and for how long."""
+    return f"{fault.title}, {fault.seconds:g} s" if fault.seconds else fault.title
 
 
 def _notes(rows: Iterable[Row]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Wall clocks jump by an hour, and back when the fault is healed."""
+"""Wall clocks jump by an hour; at the end of the fault they jump back."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ _clocked = partial(Fault, seconds=TTL, rig="clocked", missing=_missing)
 FAULTS = (
     _clocked(
         "server_clock_forward",
-        "the lock server's clock jumps an hour ahead, and back",
+        "the lock server's clock is an hour ahead",
         jump_of_server(HOUR),
         forgets="at once",
     ),
     _clocked(
         "server_clock_back",
-        "the lock server's clock jumps an hour back, and ahead again",
+        "the lock server's clock is an hour behind",
         jump_of_server(-HOUR),
         forgets="at its end",
     ),
     _clocked(
         "worker_clock_forward",
-        "the worker's clock jumps an hour ahead, and back",
+        "the worker's clock is an hour ahead",
         jump_of_worker(HOUR),
     ),
     _clocked(
         "worker_clock_back",
-        "the worker's clock jumps an hour back, and ahead again",
+        "the worker's clock is an hour behind",
         jump_of_worker(-HOUR),
     ),
 )

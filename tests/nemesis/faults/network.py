@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.nemesis.faults.fault import LONG, Fault
@@ -43,12 +43,12 @@ def repeated_replies(rig: Rig, holder: Run) -> Iterator[None]:
 
 
 @contextmanager
-def _repeated(strike: object) -> Iterator[None]:
+def _repeated(strike: Callable[[], None]) -> Iterator[None]:
     over = threading.Event()
 
     def go_on() -> None:
         while not over.wait(_EVERY):
-            strike()  # type: ignore[operator]
+            strike()
 
     thread = threading.Thread(target=go_on, name="nemesis-network")
     thread.start()

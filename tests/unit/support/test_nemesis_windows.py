@@ -166,6 +166,11 @@ def test_promises_that_are_broken_say_for_how_long():
     assert str(cells["no job lost"]) == "broken: 2"
 
 
+def test_short_window_is_not_rounded_down_to_nothing():
+    assert str(Cell(False, 0.01)) == "broken for < 0.1 s"
+    assert str(Cell(True, 0.0)) == "holds, 0.0 s"
+
+
 def test_bound_is_missed_only_by_more_than_the_machine_took():
     runs = (a_run("a", 1.0, 4.0, outcome="gone"), a_run("b", 8.5, 9.0, fence=2))
     fault = a_fault(free_within=4.0)
