@@ -76,7 +76,10 @@ NO_OCCASION = Cell(True, occasion=False)
 def judge(seen: Observation) -> dict[str, Cell]:
     """Return the cell of each column."""
     fault, runs = seen.fault, seen.runs
-    fences, lost = windows.fence_errors(runs), len(windows.lost_jobs(seen.published, runs))
+    fences, lost = (
+        windows.fence_errors(runs, limit_of),
+        len(windows.lost_jobs(seen.published, runs)),
+    )
     server_back = seen.healed if fault.cuts_off else -math.inf
     forgotten = {"at once": seen.began, "at its end": seen.healed}.get(fault.forgets, math.inf)
     cells = (

@@ -98,6 +98,11 @@ def test_lock_of_a_dead_holder_is_free_at_the_next_run():
     assert windows.freed_after(runs[1:], limit_of) is None
 
 
+def test_lock_that_is_never_given_again_is_taken_until_the_end():
+    runs = [a_run("a", 1.0, 2.0, outcome="gone"), a_run("b", 8.0, 9.0, lock="row:brief")]
+    assert windows.freed_after(runs, limit_of) == 7.0
+
+
 def test_lock_that_was_given_away_before_is_free_at_once():
     runs = [lost("a", 1.0, 5.0), a_run("b", 4.0, 8.0, fence=2), a_run("c", 9.0, 9.5, fence=3)]
     assert windows.freed_after(runs, limit_of) == 0.0
@@ -135,7 +140,15 @@ def test_job_that_never_ended_is_lost():
 )
 def test_fence_must_rise_after_the_end_of_the_run_before(start, fence, errors):
     """Two that overlap write in any order, but not the same number."""
-    assert windows.fence_errors([a_run("a", 1.0, 2.0, 7), a_run("b", start, 4.0, fence)]) == errors
+    runs = [a_run("a", 1.0, 2.0, 7), a_run("b", start, 4.0, fence)]
+    assert windows.fence_errors(runs, limit_of) == errors
+
+
+@pytest.mark.parametrize(("fence", "errors"), [(6, 0), (7, 1)])
+def test_slot_of_a_semaphore_may_be_granted_first_and_start_last(fence, errors):
+    """The reply to its grant was lost, and it asked again."""
+    runs = [a_run("a", 1.0, 2.0, 7, lock=PAIR), a_run("b", 3.0, 4.0, fence, lock=PAIR)]
+    assert windows.fence_errors(runs, limit_of) == errors
 
 
 def a_fault(**more: Any) -> Fault:
