@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.nemesis.faults.fault import LONG, Fault
+from tests.nemesis.faults.fault import LONG, Cause, Fault
 from tests.nemesis.journal import Run
 from tests.nemesis.rig import Rig
+from tests.nemesis.tasks import TTL
 
-DELAY = 0.5
+# A call may take a third of the ttl and tries twice, so a reply may take a sixth.
+LATE, TOO_LATE = TTL / 15, TTL / 4
 _EVERY = 0.15
 
 
@@ -21,11 +23,14 @@ def partition(rig: Rig, holder: Run) -> Iterator[None]:
     rig.proxy.pass_through()
 
 
-@contextmanager
-def delay(rig: Rig, holder: Run) -> Iterator[None]:
-    rig.proxy.delay(DELAY)
-    yield
-    rig.proxy.pass_through()
+def delay(seconds: float) -> Cause:
+    @contextmanager
+    def cause(rig: Rig, holder: Run) -> Iterator[None]:
+        rig.proxy.delay(seconds)
+        yield
+        rig.proxy.pass_through()
+
+    return cause
 
 
 @contextmanager
@@ -61,7 +66,14 @@ def _repeated(strike: Callable[[], None]) -> Iterator[None]:
 
 FAULTS = (
     Fault("partition", "no packet between workers and lock server", partition, LONG, cuts_off=True),
-    Fault("delay", f"replies of the lock server are {DELAY:g} s late", delay, LONG),
+    Fault("late", f"replies of the lock server are {LATE:g} s late", delay(LATE), LONG),
+    Fault(
+        "too_late",
+        f"replies of the lock server are {TOO_LATE:g} s late",
+        delay(TOO_LATE),
+        LONG,
+        cuts_off=True,
+    ),
     Fault("lost_replies", "replies of the lock server are lost", lost_replies, LONG),
     Fault("repeated_replies", "replies of the lock server come twice", repeated_replies, LONG),
 )
