@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from tests.support.parking_rig import (
     wait_parked,
 )
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq import RabbitMQ, is_installed
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker as Stranger
 
@@ -37,16 +36,6 @@ _numbers = itertools.count()
 @pytest.fixture
 def key() -> str:
     return f"park-{next(_numbers)}"
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(no_server_left: None) -> Iterator[RabbitMQ]:
-    if not is_installed():
-        if os.environ.get("CI") and not os.environ.get("CELERY_LOCKS_WITHOUT_RABBITMQ"):
-            pytest.fail("No rabbitmq-server here.")
-        pytest.skip("No rabbitmq-server here.")
-    with RabbitMQ() as broker:
-        yield broker
 
 
 @contextmanager
