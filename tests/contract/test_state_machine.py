@@ -243,11 +243,11 @@ class Model:
         number = self.number()
         until = lock.know(self.now + PARKED)
         parked = Entry(token, until, number, message.ttl, entry.limit, entry.job, attempt=-1)
-        if not waits or self.parked[token][0] <= message.attempt:
-            self.parked[token] = message.attempt, number
-            if waits:
-                lock.line[token] = replace(parked, fence=waits.fence)
-        if not waits:
+        stored, _ = self.parked.get(token, (0, 0))
+        self.parked[token] = max(stored, message.attempt), number
+        if waits:
+            lock.line[token] = replace(parked, fence=waits.fence)
+        else:
             parked.fence -= message.rank * RANK
             first = next(iter(lock.line.values()), None)
             if lock.holders.pop(token, None) and first:  # woken and paused: it comes first again

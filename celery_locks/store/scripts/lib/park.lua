@@ -85,10 +85,12 @@ local function park()
   if stored and stored:sub(1, 1) == '!' and parked_attempt ~= '0' then return {'ended', string.format('%.0f', SUPERSEDED)} end
   -- Two calls to which the publisher gave one id: the records differ, those of a repeated call do not.
   if is_queued and parked_attempt == '0' and record_of(parked_token):match('^%d+ %d+ (.*)$') ~= tail then return end
-  if not is_queued or not stored or tonumber(stored:match('^%d+') or 0) <= tonumber(parked_attempt) then
-    redis.call('HSET', parked, parked_token, string.format('%s %.0f %s', parked_attempt, number, message))
-    redis.call('HSET', records, parked_token, string.format('0 %.0f ', now() + PARKED_MS) .. tail)
+  local stored_attempt, stored_message = (stored or ''):match('^(%d+) %d+ (.*)$')
+  if stored_attempt and tonumber(stored_attempt) > tonumber(parked_attempt) and parked_attempt ~= '0' then
+    parked_attempt, message = stored_attempt, stored_message
   end
+  redis.call('HSET', parked, parked_token, string.format('%s %.0f %s', parked_attempt, number, message))
+  redis.call('HSET', records, parked_token, string.format('0 %.0f ', now() + PARKED_MS) .. tail)
   redis.call('ZADD', index, 'GT', now() + PARKED_MS, name_of(held))
   if not is_queued then put_in_queue(parked_token, number, groups, group, rank) end
   if keeps == 'latest' and not is_queued then supersede_waiting(parked, groups, parked_token) end
