@@ -1,4 +1,4 @@
-"""Perform each step of a trace of Park.tla with the real commands, and compare what the server holds.
+"""Perform each step of a trace of Park.tla with the real commands, and compare the server with it.
 
 The clock moves by a millisecond with each step, so that messages are due in the order of the model.
 The model has no times: a lease lapses and a poller's turn ends whenever a step says so. Then the
