@@ -29,8 +29,9 @@ DISPLACES = "displaces"
 
 
 _NOTHING: Mapping[str, Any] = {}
-# Seconds for which the server recognises a repeated request, and logs it once (saved_replies.lua).
-_RECOGNISED = 10.0
+# Somewhat less than the time for which the server recognises a repeated request, and logs it once
+# (saved_replies.lua).
+_RECOGNISED = 8.0
 
 
 class Displacement(NamedTuple):
