@@ -26,10 +26,10 @@ from celery_locks.printable_text import printable
 from celery_locks.validation import (
     MAX_LIMIT,
     Wait,
+    check_flag,
     check_limit,
     check_name,
     check_seconds,
-    check_shared,
     check_ttl,
     patience_of,
 )
@@ -76,7 +76,7 @@ class LockSpec(_Spec):
             check_limit(limit, f"limit of lock {name!r}")
         check_seconds("at_least", at_least)
         if shared is not False:
-            check_shared(shared)
+            check_flag("shared", shared)
             limit = 0
         return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 

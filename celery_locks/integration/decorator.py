@@ -61,9 +61,11 @@ def single_instance(
     max_queued: int = ...,
     max_parked: int = ...,
     fair_by: lock_options.Key = ...,
+    by_priority: bool = ...,
     on_join_failure: lock_options.OnJoinFailure = ...,
     cancel_grace: float = ...,
     max_displacements: int = ...,
+    displace_after: float = ...,
     pending_ttl: float = ...,
     keep_message: bool = ...,
     debounce: float = ...,
@@ -109,9 +111,11 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
 
     ``max_parked``: how many may wait for a lock before "park" fails. ``fair_by``: template or
     function; parked messages with different values take turns, such as "{tenant}".
+    ``by_priority``: parked messages with a higher priority come first, as in the broker.
     ``on_join_failure``: if the run that was joined fails, "run" this one, or "propagate" the error.
     ``cancel_grace``: seconds that a run has to end before "cancel_running" terminates it.
     ``max_displacements``: how many runs in a row "cancel_running" may stop before one may finish.
+    ``displace_after``: seconds that a run has before "cancel_running" asks it to stop.
 
     ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
     (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts

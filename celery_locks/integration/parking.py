@@ -32,7 +32,7 @@ from celery_locks.clock import now
 from celery_locks.core.renewer import renewer
 from celery_locks.errors import ForeignData, LockUnavailable, LockUsageError
 from celery_locks.integration.app_locks import AppLocks, locks_of
-from celery_locks.integration.displacement import terminate_late
+from celery_locks.integration.displacement import stop_displaced
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.message_text import PUBLISH_WITHIN, publish_message
 from celery_locks.integration.periodic_thread import PeriodicThread
@@ -128,12 +128,12 @@ class Waker:
     def _look_at(
         self, locks: AppLocks, commands: ParkCommands, root: str, names: list[str]
     ) -> None:
-        """Wake those who wait for a holder that has lapsed; terminate runs that did not stop."""
+        """Wake those who wait for a holder that has lapsed; stop runs that are displaced."""
         if not names:
             return
         try:
             locks.perform(commands.wake_waiters(root, names))
-            terminate_late(self._app, locks, names)
+            stop_displaced(self._app, locks, names)
         except ForeignData as error:
             if len(names) == 1:
                 self._reports.warning("parked tasks of lock %r are not woken: %s", names[0], error)

@@ -53,6 +53,7 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import check_arguments, is_frozen
 from celery_locks.integration.lock_name import group_of, limit_of, queue_name
 from celery_locks.integration.merged_publication import MergedPublication
+from celery_locks.integration.message_priority import rank_of
 from celery_locks.integration.message_text import keeping_producer, record_message
 from celery_locks.integration.not_acquired import joined_fence
 from celery_locks.integration.reservation import REPLACES, Reservation, seconds_until
@@ -271,6 +272,7 @@ class Publication:
             self.lock.max_parked,
             group,
             latest,
+            rank_of(self.task.app, message) if self.lock.by_priority else 0,
         )
         answer = self._acquire(park=park)
         if isinstance(answer, Conflict):

@@ -1,7 +1,7 @@
 """Perform each step of a trace with the real commands, and compare what the server holds.
 
-An action of the model is a method ``do_<action>`` of a ``Replay``; a module with further actions
-(parking) gets a subclass with theirs.
+An action of the model is a method ``do_<action>`` of a ``Replay``. That of Park.tla is in
+``park_replay.py``.
 """
 
 import json

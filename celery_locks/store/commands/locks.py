@@ -117,7 +117,7 @@ class ParkRequest(NamedTuple):
     ``holder`` is the message, which nobody has begun, and ``lifetime`` the seconds for which its
     slot is reserved for it once it is woken. ``attempt`` is that of the run which parks it. Those
     of one ``group`` take turns with the other groups. A ``latest`` one takes the place of the
-    ``latest`` one that waits.
+    ``latest`` one that waits. One with a higher ``rank`` comes first; the others have rank 0.
     """
 
     holder: Holder
@@ -127,6 +127,7 @@ class ParkRequest(NamedTuple):
     most: int
     group: str = ""
     latest: bool = False
+    rank: int = 0
 
     def args(self, spec: LockSpec) -> tuple[Arg, ...]:
         assert self.holder.task_id is not None
@@ -134,7 +135,8 @@ class ParkRequest(NamedTuple):
         reserved = spec._replace(ttl=self.lifetime)
         record = _record_tail(reserved, self.holder, job_field(self.holder))
         keeps = "latest" if self.latest else "all"
-        return token, self.attempt, record, self.message, self.most, self.group, keeps
+        parked = token, self.attempt, record, self.message
+        return *parked, self.most, self.group, keeps, self.rank
 
 
 class AcquireExtras(NamedTuple):

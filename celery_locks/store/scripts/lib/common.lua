@@ -5,7 +5,7 @@
 -- "<prefix>:{<shard>}:", and one of the following; a script gets every key that it touches in KEYS.
 --   h:<name>  zset    token -> expiry ms        the holders; a lapsed one stays until its slot is needed.
 --                     Also markers with the score +inf: what operators set for the lock (overrides.lua)
---   q:<name>  zset    token -> ticket           the waiters, first come first served
+--   q:<name>  zset    token -> ticket           the waiters, first come first served; priorities are in park.lua
 --   records   hash    token -> record           the record of each holder and waiter
 --   index     zset    name  -> latest expiry ms  the names in use, so that no SCAN is needed; may be late, never early
 --   w:<owner> string  "<token> <name>"          the waiter of an owner that holds other locks (owners.py);
