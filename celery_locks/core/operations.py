@@ -64,6 +64,9 @@ _NOTHING_ACQUIRED = (
 )
 
 
+_HAVE_LIMIT = (GrantBesideOthers, Conflict)
+
+
 def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -> None:
     """Emit an event of a request, with the fields that describe the requester."""
     events.emit(
@@ -80,7 +83,7 @@ def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -
 
 def _report_limits(request: AcquireRequest[Any], answer: int | Conflict | Rejection) -> None:
     """Emit an event if the holders of the lock have another limit than the request."""
-    if isinstance(answer, GrantBesideOthers | Conflict) and answer.held_limit:
+    if isinstance(answer, _HAVE_LIMIT) and answer.held_limit:
         _emit("limits_differ", request, limit=request.spec.limit, held_limit=answer.held_limit)
 
 

@@ -29,7 +29,7 @@ from celery_locks.store.connection_config import Address, ServerConfig
 from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.drivers import AsyncDriver, BlockingDriver, Driver, run_blocking
 from celery_locks.store.notifications import Notifications
-from celery_locks.store.routing import Router
+from celery_locks.store.routing import Router, first_share
 from celery_locks.unpatched import native_lock
 
 # How often a waiter looks where nobody can subscribe and looking costs nothing (fakeredis).
@@ -76,7 +76,7 @@ class _Connections:
     async def _send(self, call: Call) -> Any:
         """Send a call without waiting, if a connection to its node is idle; else perform it."""
         address = self._router.primary if self._sends_without_waiting else None
-        if address and await self._pools.pool(address).send(call, now() + call.budget):
+        if address and await self._pools.pool(address).send(call, now() + first_share(call.budget)):
             return LateReply(self._read_late_replies)
         return await self._router.perform(call)
 

@@ -36,8 +36,6 @@ from celery_locks.store.scripts import pack
 Exchange = Callable[[Address, bytes, float], Awaitable[Reply]]
 Sleep = Callable[[float], Awaitable[None]]
 
-# The share of the time that a first try leaves for a second: an idle connection may have died.
-_FIRST_LEAVES = 0.5
 
 _FINAL = {
     "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new; raise its maxmemory"),
@@ -69,8 +67,8 @@ class Router:
             tries += 1
             try:
                 address = self.primary or await self.address(call.root, deadline)
-                left_over = (deadline - now()) * _FIRST_LEAVES if tries == 1 else 0.0
-                reply = await self._exchange(address, data, deadline - left_over)
+                until = now() + first_share(deadline - now()) if tries == 1 else deadline
+                reply = await self._exchange(address, data, until)
             except ConnectionFailed as error:
                 trouble, may_have_executed = str(error), True
             except LockUnavailable as error:  # refused at the second connection
@@ -167,6 +165,11 @@ class Router:
         if refused:
             raise refused
         raise ConnectionFailed(f"nobody of the {self._server} says where the primary is: {trouble}")
+
+
+def first_share(seconds: float) -> float:
+    """Return the time of a first try; it leaves some for a second: a connection may have died."""
+    return seconds / 2
 
 
 def code_of(reply: ErrorReply) -> str:
