@@ -287,8 +287,9 @@ class Operations(ReleaseOperations[L]):
         before any of them is consumed.
         """
         assert request.extras
-        rates, caller = request.extras.rates, caller_of(request.holder, request.token)
+        rates = request.extras.rates
         if not (decided and self.commands.has_shard_of(lease.name, rates)):
+            caller = caller_of(request.holder, request.token)
             for counts in (False, True) if len(rates) > 1 else (True,):
                 for number, rate in enumerate(rates):
                     token = f"{request.token}-{number}"  # two rates may be in one shard
