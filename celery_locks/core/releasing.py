@@ -103,7 +103,7 @@ class ReleaseOperations(Generic[L]):
         return reply
 
     def _retry_for(self, lease: BaseLease, marks: Sequence[Mark]) -> float:
-        longest_mark = max((mark.ttl for mark in marks), default=0.0)
+        longest_mark = max(mark.ttl for mark in marks) if marks else 0.0
         return lease.ttl + min(RETRY_MARKS_FOR, longest_mark)
 
     def _stop_renewing(self, lease: BaseLease) -> None:
