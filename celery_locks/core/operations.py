@@ -66,6 +66,9 @@ _NOTHING_ACQUIRED = (
 )
 
 
+_HAVE_LIMIT = (GrantBesideOthers, Conflict)
+
+
 def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -> None:
     """Emit an event of a request, with the fields that describe the requester."""
     events.emit(
@@ -82,7 +85,7 @@ def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -
 
 def _report_limits(request: AcquireRequest[Any], answer: int | Conflict | Rejection) -> None:
     """Emit an event if the holders of the lock have another limit than the request."""
-    if isinstance(answer, GrantBesideOthers | Conflict) and answer.held_limit:
+    if isinstance(answer, _HAVE_LIMIT) and answer.held_limit:
         _emit("limits_differ", request, limit=request.spec.limit, held_limit=answer.held_limit)
 
 
@@ -289,8 +292,9 @@ class Operations(ReleaseOperations[L]):
         before any of them is consumed.
         """
         assert request.extras
-        rates, caller = request.extras.rates, caller_of(request.holder, request.token)
+        rates = request.extras.rates
         if not (decided and self.commands.has_shard_of(lease.name, rates)):
+            caller = caller_of(request.holder, request.token)
             for counts in (False, True) if len(rates) > 1 else (True,):
                 for number, rate in enumerate(rates):
                     token = f"{request.token}-{number}"  # two rates may be in one shard
