@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tests.nemesis import windows
+from tests.nemesis.__main__ import run
+from tests.nemesis.faults import clocks
 from tests.nemesis.faults.fault import Fault
 from tests.nemesis.journal import Run, read_runs
 from tests.nemesis.promises import COLUMNS, NO_OCCASION, Cell, Observation, judge
@@ -202,3 +204,13 @@ def test_table_says_why_a_row_is_missing():
     row = Row(a_fault(), {}, skipped="libfaketime is not installed.")
     assert markdown([row]).count("| – ") == len(COLUMNS)
     assert "Not measured: all is wiped. libfaketime is not installed." in markdown([row])
+
+
+def test_clocks_are_skipped_with_a_sentence_where_libfaketime_is_missing(monkeypatch):
+    """No server is started for rows that cannot be measured."""
+    monkeypatch.setattr(clocks, "library", lambda: None)
+    rows = list(run(list(clocks.FAULTS), seed=1))
+    assert {row.skipped for row in rows} == {
+        "libfaketime is not installed: `apt-get install faketime`."
+    }
+    assert len(rows) == len(clocks.FAULTS)
