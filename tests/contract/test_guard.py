@@ -131,6 +131,19 @@ def test_waiters_that_come_while_guarded_are_served_in_order(
     assert second.result(timeout=60).fence > lease.fence
 
 
+@pytest.mark.usefixtures("without_repoll")
+def test_nobody_passes_a_waiter_when_the_guard_ends(
+    api: LocksApi, knowing: LocksApi, backend: Backend, in_thread: Callable[..., Any]
+) -> None:
+    """The lock has no holder, and still it is not free for a caller that comes later."""
+    backend.wipe()
+    waiter = in_thread(knowing.acquire, "a", ttl=8, wait=60)
+    in_line(api, "a", 1)
+    end_guard(backend, "a")
+    assert api.acquire("a", ttl=8) is None
+    assert waiter.result(timeout=60)
+
+
 def test_lock_that_is_asserted_again_is_busy_for_others(
     api: LocksApi, knowing: LocksApi, backend: Backend
 ) -> None:
@@ -257,10 +270,10 @@ def test_shared_leases_are_asserted_again(
 def test_several_locks_are_guarded_and_asserted_again_together(
     api: LocksApi, knowing: LocksApi, backend: Backend
 ) -> None:
+    knowing.release(knowing.acquire("a", "b"))
     lease = api.acquire("a", "b", ttl=LONG)
-    for name in "ab":
-        knowing.release(knowing.acquire(f"{name}2"))
     backend.wipe()
+    assert knowing.acquire("a", "b", ttl=LONG) is None
     api.renew(lease)
     assert lease.fences == {name: api.holders(name)[0].fence for name in "ab"}
     assert api.holders("a")[0].also == ("b",)

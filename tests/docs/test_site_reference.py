@@ -131,7 +131,8 @@ def test_signature_shows_options_and_context_managers() -> None:
     )
     assert api.signature_of(Locks.hold).endswith("-> AbstractContextManager[Lease]")
     assert api.signature_of(Locks) == (
-        "(client: Any, *, prefix: str = ..., shards: int = ..., ttl: float = ...)"
+        "(client: Any, *, prefix: str = ..., shards: int = ..., ttl: float = ..., "
+        "guard_after_loss: bool = ...)"
     )
     assert api.signature_of(LockConflict) == ""
 

@@ -45,7 +45,6 @@ for position = 0, #KEYS - 8 do
   local expiry = redis.pcall('ZSCORE', held, token)
   local may_return = ends and number < -began and type(expiry) ~= 'table'
   if may_return and (expiry or make_room(held, tonumber(limit))) then
-    raise_fence(number)
     grant(held, token, now() + ttl, tail, number, math.floor(number / 1000))
   else
     lost[#lost + 1] = position
