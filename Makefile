@@ -28,7 +28,7 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen check \
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen check nemesis \
 	model docs docs-serve bench release format clean
 
 help: ## this list
@@ -73,6 +73,9 @@ soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECON
 
 jepsen: $(VENV)/.dev ## three workloads for locks under faults, checked; SECONDS=60 SEED=1
 	@$(BIN)/python -m tests.jepsen --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+nemesis: $(VENV)/.dev ## one fault at a time: which promises hold; ARGS="--only flushall --seed 1"
+	@$(BIN)/python -m tests.nemesis $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

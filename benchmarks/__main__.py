@@ -21,6 +21,7 @@ NAMES = (
     "recipes",
     "rates",
     "parking",
+    "guard",
 )
 
 

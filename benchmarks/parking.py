@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.report import Report
 from benchmarks.timing import p50, p99
 from celery_locks import Holder, Locks
-from celery_locks.integration.parking import record_message
+from celery_locks.integration.message_text import record_message
 from celery_locks.store.commands.locks import AcquireExtras, ParkRequest
 from celery_locks.store.commands.parking import ParkCommands
 from celery_locks.types import LockSpec

@@ -33,6 +33,7 @@ LEVELS: Mapping[str, int] = {
     "conflict": logging.DEBUG,
     "released": logging.DEBUG,
     "revived": logging.INFO,
+    "reasserted": logging.WARNING,
     "stop": logging.INFO,
     "skipped": logging.INFO,
     "requeued": logging.INFO,
@@ -43,6 +44,7 @@ LEVELS: Mapping[str, int] = {
     "already_done": logging.INFO,
     "deadlock": logging.WARNING,
     "limits_differ": logging.WARNING,
+    "recovered": logging.WARNING,
     "suspended": logging.WARNING,
     "lost": logging.WARNING,
     "unavailable": logging.WARNING,
@@ -60,11 +62,16 @@ _SENTENCES: Mapping[str, str] = {
     ),
     "released": "lock %(lock)r is released after %(held_for).3f s",
     "revived": "the lease on lock %(lock)r was past its deadline and is ours again",
+    "reasserted": (
+        "the lock server lost the lease on lock %(lock)r, and has it again: "
+        "nobody took it meanwhile"
+    ),
     "stop": "the holder of lock %(lock)r is asked to stop",
     "skipped": "%(who)s is skipped: %(conflict)s",
     "requeued": ("%(who)s is put back for %(pause).1f s: %(why)s (lock %(lock)r)"),
     "parked": "%(who)s is parked, number %(position)s in the queue: %(why)s (lock %(lock)r)",
     "woken": "%(who)s is woken: it has lock %(lock)r and is published",
+    "recovered": "%(who)s was lost by the broker and is published again (lock %(lock)r)",
     "limited": (
         "%(who)s is limited by rate %(rate)r (%(decision)s): it can start in %(pause).1f s, after "
         "%(ahead)s others (lock %(lock)r)"

@@ -21,10 +21,10 @@ from celery_locks.validation import (
     FOREVER,
     SHARED_WITH_LIMIT,
     Wait,
+    check_flag,
     check_limit,
     check_seconds,
     check_several,
-    check_shared,
     check_ttl,
     limits_of,
     patience_of,
@@ -97,10 +97,13 @@ class LockOptions:
     max_queued: int | None = None
     max_parked: int = 100_000
     fair_by: Key | None = None
+    by_priority: bool = False
     on_join_failure: OnJoinFailure = "run"
     cancel_grace: float = 10.0
     max_displacements: int = 5
+    displace_after: float = 0.0
     pending_ttl: float = 3600.0
+    keep_message: bool = False
     debounce: float = 0.0
     settle: float = 0.0
     max_wait: float = 0.0
@@ -200,7 +203,8 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     if is_several(values.get("fair_by")):
         raise LockUsageError(f"{where}: fair_by is one template such as '{{tenant}}' or a function")
     _check_key(values.get("fair_by"), where)
-    _check_enabled(values.get("enabled", True), where)
+    for option in ("enabled", "keep_message"):
+        _check_bool(option, values.get(option, True), where)
     _check_arguments(values.get("arguments", "last"), where)
     try:
         for option, check in _CHECKS.items():
@@ -235,13 +239,15 @@ def _check_wait(wait: object) -> None:
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "ttl": check_ttl,
     "limit": _check_limit,
-    "shared": check_shared,
+    "shared": partial(check_flag, "shared"),
     "wait": _check_wait,
     "at_least": partial(check_seconds, "at_least"),
     "max_queued": partial(check_limit, option="max_queued"),
     "max_parked": partial(check_limit, option="max_parked"),
+    "by_priority": partial(check_flag, "by_priority"),
     "cancel_grace": partial(check_seconds, "cancel_grace"),
     "max_displacements": partial(check_limit, option="max_displacements"),
+    "displace_after": partial(check_seconds, "displace_after"),
     "pending_ttl": partial(check_ttl, option="pending_ttl"),
     "debounce": partial(check_seconds, "debounce"),
     "settle": partial(check_seconds, "settle"),
@@ -337,6 +343,11 @@ def combined(settings: Mapping[str, Any] | None = None, *values: Mapping[str, An
             f"{option} with shared: several runs share the lock at the same time, but {option} "
             "allows only one; leave one of them out"
         )
+    if words.get("by_priority") and words.get("fair_by"):
+        raise LockUsageError(
+            "by_priority with fair_by: parked tasks come by their priority or take turns, not "
+            "both; leave one of them out"
+        )
     if (words.get("max_queued") or 1) > 1 and words.get("scope") == "queued":
         words.setdefault("on_publish", "raise")  # no single message would be the existing one
     if words.get("on_conflict") in PARKING and words.get("scope") == "queued+running":
@@ -415,14 +426,15 @@ def _idle(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
     yield from _idle_max_queued(values, options)
     if not is_queued and not options.parks and "pending_ttl" in values:
         yield "pending_ttl has no effect with scope='running'; write scope='queued' too"
-    for option in ("cancel_grace", "max_displacements"):
+    yield from _idle_keep_message(values, options)
+    for option in ("cancel_grace", "max_displacements", "displace_after"):
         if option in values and not options.cancels:
             yield f"{option} has no effect without on_conflict='cancel_running'"
     if "on_join_failure" in values and not options.joins:
         yield "on_join_failure has no effect without on_conflict='join'"
     if options.joins and options.once and {"on_conflict", "then", "once"} & values.keys():
         yield "on_conflict='join' with once: repeats get the saved result anyway; leave one out"
-    for option in ("max_parked", "fair_by"):
+    for option in ("max_parked", "fair_by", "by_priority"):
         if option in values and not options.parks:
             yield f"{option} has no effect without on_conflict='park'"
     if not is_queued and window:
@@ -469,6 +481,18 @@ def _idle_max_queued(values: Mapping[str, Any], options: LockOptions) -> Iterato
             f"on_conflict={options.on_publish!r} is for the one message in the queue, and "
             f"max_queued={number} allows more; write {{'publish': 'raise'}}, 'skip' or 'wait'"
         )
+
+
+def _idle_keep_message(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
+    if not values.get("keep_message"):
+        return
+    if options.scope == "running" and not options.parks:
+        yield (
+            "keep_message has no effect with scope='running': such a message holds nothing before "
+            "it starts; write scope='queued' or scope='queued+running', or on_conflict='park'"
+        )
+    if options.has_window and options.arguments != "last":
+        yield "keep_message is not possible with merged arguments; leave one of them out"
 
 
 def _idle_in_window(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
@@ -530,9 +554,9 @@ def _check_arguments(arguments: object, where: str) -> None:
         )
 
 
-def _check_enabled(enabled: object, where: str) -> None:
-    if not isinstance(enabled, bool):
-        raise LockUsageError(f"{where}: enabled is {enabled!r}; write True or False")
+def _check_bool(option: str, value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise LockUsageError(f"{where}: {option} is {value!r}; write True or False")
 
 
 def _either(words: tuple[str, ...]) -> str:

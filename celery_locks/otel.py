@@ -41,6 +41,7 @@ _LATER = {
     "requeued",
     "parked",
     "woken",
+    "recovered",
     "limited",
     "duplicate",
     "already_done",

@@ -57,7 +57,7 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
         # Skipping a redelivered copy would acknowledge the original's message: it must come back.
         # So must a retry while a copy of an earlier attempt runs.
         return _requeue(call, "another copy of this message or of an earlier attempt is running")
-    why = "the lock is paused" if conflict.pause else "the lock is busy"
+    why = _reason(conflict)
     waits = options.on_conflict == "wait"
     decision = options.then if waits else options.on_conflict
     if decision in PARKING:
@@ -74,11 +74,20 @@ def on_conflict(conflict: Conflict, options: LockOptions, call: Situation) -> De
         if is_over and not waits:
             return Decision("raise", f"its patience of {options.patience:g} s is over")
         return _requeue(call, why)
+    if decision == "skip" and conflict.pause and conflict.pause.is_guard:
+        # It may be the only call: nobody knows of a run that it would duplicate.
+        return _requeue(call, why)
     if decision == "skip":
         if call.has_followers:
             return Decision("raise", "a skip would hand its value to the next link")
         return Decision("skip", why)
     return Decision("raise", why)
+
+
+def _reason(conflict: Conflict) -> str:
+    if conflict.pause and conflict.pause.is_guard:
+        return "the lock server lost its data, and the lock may still be held"
+    return "the lock is paused" if conflict.pause else "the lock is busy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ _CELERY_SERVERS = (
     ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
 )
 _OWN = (
-    *("url", "url_options", "prefix", "shards"),
-    *("keep_invisible", "done_ttl", "events", "show_arguments"),
+    *("url", "url_options", "prefix", "shards", "guard_after_loss"),
+    *("keep_invisible", "done_ttl", "recover_after", "events", "show_arguments"),
     *("beat_scheduler", "beat_name", "beat_ttl"),
 )
 
@@ -42,13 +42,17 @@ class Settings:
     ``keep_invisible``: while a task with ``acks_late`` runs, keep its message invisible on a Redis
     broker, so that ``visibility_timeout`` need not be longer than the task. ``done_ttl``: seconds
     for which the end of a run is remembered, so that a copy of its message is dropped.
-    ``events``: workers with ``-E`` send Celery events about locks. ``show_arguments``: the page
-    and the REST API show the arguments of running tasks.
+    ``recover_after``: seconds after which a message that is kept (``keep_message``) is searched
+    for, and between two searches. ``events``: workers with ``-E`` send Celery events about locks.
+    ``show_arguments``: the page and the REST API show the arguments of running tasks.
 
     ``beat_scheduler``: the scheduler of which ``celery_locks.beat:SingleBeat`` runs one at a time,
     such as ``"django_celery_beat.schedulers:DatabaseScheduler"``; by default Celery's own, without
     its file. ``beat_name``: the name of its lock, by default ``beat:`` and the name of the app.
     ``beat_ttl``: seconds within which another beat takes over from one that died.
+
+    ``guard_after_loss``: if the lock server lost its data, grant no lock until those who held it
+    before have asserted it again, or for one ttl.
     """
 
     url: str = field(repr=False)  # it contains the password
@@ -57,11 +61,13 @@ class Settings:
     shards: int | None = None
     keep_invisible: bool = True
     done_ttl: float = 600.0
+    recover_after: float = 60.0
     events: bool = True
     show_arguments: bool = False
     beat_scheduler: str | None = None
     beat_name: str | None = None
     beat_ttl: float = 15.0
+    guard_after_loss: bool = True
     task: Mapping[str, Any] = field(default_factory=dict)
 
 

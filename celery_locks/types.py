@@ -26,10 +26,10 @@ from celery_locks.printable_text import printable
 from celery_locks.validation import (
     MAX_LIMIT,
     Wait,
+    check_flag,
     check_limit,
     check_name,
     check_seconds,
-    check_shared,
     check_ttl,
     patience_of,
 )
@@ -76,7 +76,7 @@ class LockSpec(_Spec):
             check_limit(limit, f"limit of lock {name!r}")
         check_seconds("at_least", at_least)
         if shared is not False:
-            check_shared(shared)
+            check_flag("shared", shared)
             limit = 0
         return super().__new__(cls, name, ttl, limit, patience_of(wait), at_least)
 
@@ -94,12 +94,17 @@ class LockSpec(_Spec):
         return tuple.__new__(type(self), (name, *self[1:]))
 
 
+def _utc(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """What an operator set: the limit of a lock, a rate, or with neither of them a pause.
 
     ``until`` is None if it has no end. ``glob``: the pause is one of all names that match it.
-    ``rate`` is as "10/m", or several with spaces between them.
+    ``rate`` is as "10/m", or several with spaces between them. ``is_guard``: a pause that no
+    operator set; the lock server lost its data, and holders from before may still run.
     """
 
     limit: int
@@ -109,6 +114,7 @@ class Override:
     until: float | None = None
     glob: str = ""
     rate: str = ""
+    is_guard: bool = False
 
     @property
     def is_pause(self) -> bool:
@@ -124,12 +130,14 @@ class Override:
         return cls(**{name: fields[name] for name in cls.__slots__ if name in fields})
 
     def __str__(self) -> str:
+        if self.is_guard and self.until is not None:
+            return f"not granted until {_utc(self.until)}: {self.why}"
         limit = " and ".join(self.rate.split()) or self.limit
         what = f"limited to {limit}" if limit else "paused"
         pattern = f" (all names that match {self.glob!r})" if self.glob else ""
         ends = ""
         if self.until is not None:
-            ends = f", until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            ends = f", until {_utc(self.until)}"
         why = f": {printable(self.why)}" if self.why else ""
         return f"{what} by {printable(self.by) or 'somebody'}{pattern}{ends}{why}"
 
@@ -328,8 +336,8 @@ class Blocker(NamedTuple):
 class Conflict:
     """A lock that is busy: its holders, and when at the latest it comes free.
 
-    ``pause``: an operator paused it; then there may be no holders. ``held_limit``: the limit of its
-    holders, if that is another than the caller's, else 0.
+    ``pause``: an operator paused it, or it is guarded; then there may be no holders.
+    ``held_limit``: the limit of its holders, if that is another than the caller's, else 0.
 
     ``is_own``: the caller itself holds it. ``cycle`` describes a deadlock: the lock and its holder,
     the lock that this holder waits for and its holder, and so on to the caller.

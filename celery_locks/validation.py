@@ -89,9 +89,9 @@ def check_several(names: Sequence[object], what: str = "name") -> None:
         raise LockUsageError(f"the {what} {twice!r} is there twice; write each {what} once")
 
 
-def check_shared(shared: object) -> None:
-    if not isinstance(shared, bool):
-        raise LockUsageError(f"shared is {shared!r}; write True or False")
+def check_flag(option: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise LockUsageError(f"{option} is {value!r}; write True or False")
 
 
 def check_seconds(option: str, value: object) -> None:

@@ -134,7 +134,8 @@ Renew(s, t) ==
 Release(s, t, leavesMark) ==
   LET target == IF Mutation = "release_by_name" /\ s.holders # <<>> THEN Head(s.holders) ELSE t
       freed == IF target \in Range(s.holders) THEN RemoveHolders(s, {target}) ELSE LeaveQueue(s, t)
-      marked == IF leavesMark /\ JobOf(t) # "-" THEN [freed EXCEPT !.ended = AttemptOf(t)] ELSE freed
+      marked == IF leavesMark /\ JobOf(t) # "-" /\ AttemptOf(t) > s.ended
+                THEN [freed EXCEPT !.ended = AttemptOf(t)] ELSE freed
   IN [s |-> PassOn(marked), reply |-> "released"]
 
 ForceRelease(s, t) == PassOn(RemoveHolders(s, {t}))

@@ -21,6 +21,7 @@ from tests.servers.embedded import EmbeddedServer
 from tests.servers.subprocesses import DIRECTORY_VARIABLE
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.processes import processes_in
+from tests.support.rabbitmq import RabbitMQ, is_installed
 from tests.support.waiting import wait_until
 
 # A shell's background job ignores Ctrl-C, and so would every child that a test interrupts.
@@ -107,9 +108,18 @@ def redis_server(no_server_left: None) -> Iterator[EmbeddedServer]:
         yield server
 
 
-def _miss(sentence: str) -> None:
+@pytest.fixture(scope="session")
+def rabbitmq(no_server_left: None) -> Iterator[RabbitMQ]:
+    """Debian's, started by us."""
+    if not is_installed():
+        _miss("No rabbitmq-server here (Debian: apt-get install rabbitmq-server).", "RABBITMQ")
+    with RabbitMQ() as broker:
+        yield broker
+
+
+def _miss(sentence: str, server: str = "REDIS") -> None:
     # .ci/run sets the second variable after it tried to install one and could not.
-    if os.environ.get("CI") and not os.environ.get("CELERY_LOCKS_WITHOUT_REDIS"):
+    if os.environ.get("CI") and not os.environ.get(f"CELERY_LOCKS_WITHOUT_{server}"):
         pytest.fail(sentence)
     pytest.skip(sentence)
 

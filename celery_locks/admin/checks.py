@@ -45,7 +45,7 @@ def check(locks: Locks, app: Any) -> list[Finding]:
     app.loader.import_default_modules()
     return [
         *check_server(locks),
-        *_parking(locks, app),
+        *_stored_messages(locks, app),
         *_connection(app),
         *_broker(app),
         *_tasks(app),
@@ -87,9 +87,9 @@ def _memory(info: dict[str, str], policy: str) -> Iterator[Finding]:
         yield Finding("error", "server", f"{sentence} no lock. Raise maxmemory, or remove data.")
 
 
-def _parking(locks: Locks, app: Any) -> Iterator[Finding]:
-    """Check that the server keeps messages, if any task is parked there."""
-    names = [name for name in locked_tasks(app) if _parks(app.tasks[name])]
+def _stored_messages(locks: Locks, app: Any) -> Iterator[Finding]:
+    """Check that the server keeps its data, if messages of any task are stored there."""
+    names = [name for name in locked_tasks(app) if _stores_message(app.tasks[name])]
     if not names:
         return
     commands = AdminCommands(locks.commands)
@@ -101,15 +101,15 @@ def _parking(locks: Locks, app: Any) -> Iterator[Finding]:
         if info.get("aof_enabled") == "0":
             found |= dict.fromkeys(_without_aof(_save_points(locks, root)))
     for sentence in found:
-        yield Finding("warning", "server", f"Messages of {shown} are parked on it. {sentence}")
+        yield Finding("warning", "server", f"Messages of {shown} are stored on it. {sentence}")
 
 
-def _parks(task: Any) -> bool:
+def _stores_message(task: Any) -> bool:
     try:
         options: LockOptions = task.lock_options()
     except LockUsageError:
         return False  # reported by _task
-    return options.enabled and options.parks
+    return options.enabled and (options.parks or options.keep_message)
 
 
 def _may_evict(info: dict[str, str]) -> Iterator[str]:

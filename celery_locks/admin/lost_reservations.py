@@ -2,6 +2,8 @@
 
 Should such a message turn up after all, say from a backup of the broker, it runs like any other: it
 has no reservation any more, and the lock of its run keeps it from running beside a newer call.
+
+Messages that are kept (``keep_message=True``) are left out: a worker publishes them again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from celery_locks.admin.listing import list_locks
 from celery_locks.admin.liveness import last_renewed
 from celery_locks.core.locks import Locks
 from celery_locks.integration.broker_search import find_lost_messages
+from celery_locks.store.commands.kept_messages import KeptCommands
 from celery_locks.types import Holder, LockInfo
 
 Reservations = list[tuple[LockInfo, Holder]]
@@ -25,7 +28,12 @@ def find_lost_reservations(
     if app is None:
         return [], ""
     waiting, at_work = _read_reservations(locks, queued_for)
-    suspects = [(lock, holder) for lock, holder in waiting if holder.task_id not in at_work]
+    kept = {it.holder.token for it in locks.run(KeptCommands(locks.commands).scan(0.0))}
+    suspects = [
+        (lock, holder)
+        for lock, holder in waiting
+        if holder.task_id not in at_work and holder.token not in kept
+    ]
     answer = find_lost_messages(app, [holder for _, holder in suspects], timeout)
     lost = [(lock, holder) for lock, holder in suspects if holder.task_id in answer.task_ids]
     if not answer.trouble:

@@ -24,7 +24,7 @@ from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.core.owners import Owner
 from celery_locks.errors import LeaseLost, LockRevoked, LockUsageError, StopRequested
-from celery_locks.types import LockSpec, Revocation
+from celery_locks.types import Holder, LockSpec, Revocation
 from celery_locks.unpatched import native_rlock
 
 logger = logging.getLogger("celery_locks")
@@ -68,6 +68,7 @@ class BaseLease:
 
     backend: LeaseBackend
     parts: tuple[PartLease, ...] = ()
+    holder: Holder | None = None  # as the store knows it, to assert the lease again
     entries: frozenset[str] = frozenset()  # one token for each reentrant acquire
     renewals = 0
     stop_requested = False

@@ -58,7 +58,10 @@ class Locks:
     def from_app(cls, app: Any) -> Self:
         """Return the locks that a Celery app's tasks use; see ``settings.py``."""
         values = settings.of(app)
-        layout: Layout = {"prefix": values.prefix}
+        layout: Layout = {
+            "prefix": values.prefix,
+            "guard_after_loss": values.guard_after_loss,
+        }
         if values.shards is not None:
             layout["shards"] = values.shards
         if "ttl" in values.task:

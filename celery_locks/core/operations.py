@@ -16,6 +16,7 @@ from typing import Any, TypeGuard, cast
 from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.core.lease import NOT_ON_SERVER, BaseLease, LeaseBackend, PartLease, State
+from celery_locks.core.reassertion import reassertion_of
 from celery_locks.core.releasing import ReleaseOperations
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import AcquireOptions, AcquireRequest, L, new_token, request_of
@@ -48,6 +49,7 @@ from celery_locks.store.commands.replies import (
     Parked,
     Rejection,
     Renewal,
+    RenewReply,
 )
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
@@ -62,6 +64,9 @@ _NOTHING_ACQUIRED = (
     ServerOutOfMemory,
     ForeignData,
 )
+
+
+_HAVE_LIMIT = (GrantBesideOthers, Conflict)
 
 
 def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -> None:
@@ -80,7 +85,7 @@ def _emit(kind: events.EventKind, request: AcquireRequest[Any], **detail: Any) -
 
 def _report_limits(request: AcquireRequest[Any], answer: int | Conflict | Rejection) -> None:
     """Emit an event if the holders of the lock have another limit than the request."""
-    if isinstance(answer, GrantBesideOthers | Conflict) and answer.held_limit:
+    if isinstance(answer, _HAVE_LIMIT) and answer.held_limit:
         _emit("limits_differ", request, limit=request.spec.limit, held_limit=answer.held_limit)
 
 
@@ -255,9 +260,12 @@ class Operations(ReleaseOperations[L]):
         lease_class = request.lease_class or self._lease_class
         lease = lease_class(spec, token, answer, sent_at, request.on_lost, valid_for)
         lease.backend, lease.task, lease.task_id = self._backend, holder.task, holder.task_id
+        lease.holder = holder
         if isinstance(answer, GrantSeveral):
             further = zip(request.parts[1:], answer.fences[1:], strict=True)
             _join(lease, [PartLease(*part, fence, sent_at) for part, fence in further])
+            for part_lease in lease.parts:
+                part_lease.holder = holder
         if owner:
             lease.owner = owner
             owner.leases[token] = lease
@@ -284,8 +292,9 @@ class Operations(ReleaseOperations[L]):
         before any of them is consumed.
         """
         assert request.extras
-        rates, caller = request.extras.rates, caller_of(request.holder, request.token)
+        rates = request.extras.rates
         if not (decided and self.commands.has_shard_of(lease.name, rates)):
+            caller = caller_of(request.holder, request.token)
             for counts in (False, True) if len(rates) > 1 else (True,):
                 for number, rate in enumerate(rates):
                     token = f"{request.token}-{number}"  # two rates may be in one shard
@@ -352,7 +361,7 @@ class Operations(ReleaseOperations[L]):
             reply = yield self.commands.renew(
                 [renewal], budget_of(lease.ttl), retimed=ttl is not None
             )
-            if reply.lost:
+            if reply.lost and not (yield from self._reassert(part, reply)):
                 renewer.discard(part.token)
                 part.lose(NOT_ON_SERVER, reply.revoked.get(part.token))
                 lease.check()  # raises LeaseLost
@@ -360,6 +369,16 @@ class Operations(ReleaseOperations[L]):
             renewer.reschedule(part.token)
             if reply.stops:
                 lease.request_stop()
+
+    def _reassert(self, lease: BaseLease, reply: RenewReply) -> Operation[bool]:
+        """Assert a lease again that the server lost; return False if it is lost."""
+        reassertion = reassertion_of(lease, self.commands, reply)
+        if not reassertion:
+            return False
+        lost = yield self.commands.reassert([reassertion], budget_of(lease.ttl))
+        if not lost:
+            lease.emit("reasserted")
+        return not lost
 
     def stop(self, name: str, token: str | None) -> Operation[tuple[Holder, ...]]:
         """Ask the holders, or the one with ``token``, to stop; return those asked."""

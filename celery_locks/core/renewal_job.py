@@ -14,6 +14,7 @@ from functools import partial
 from celery_locks.clock import now
 from celery_locks.core.lease import NOT_ON_SERVER, BaseLease
 from celery_locks.core.pending_releases import group_by_shard
+from celery_locks.core.reassertion import reassertion_of
 from celery_locks.errors import LockUnavailable
 from celery_locks.logs import Reports
 from celery_locks.store.calls import Store
@@ -121,6 +122,8 @@ class ServerRenewals:
         renewals = [Renewal(it.lease.name, it.lease.token, it.lease.ttl) for it in batch]
         try:
             reply = first.store.perform(first.commands.renew(renewals, in_time))
+            if reply.lost:
+                reply = self._reassert(batch, reply, max(0.05, in_time - (now() - sent_at)))
         except Exception as error:  # noqa: BLE001
             if not isinstance(error, LockUnavailable):
                 self._reports.failure("renewing %d locks failed unexpectedly", len(batch))
@@ -133,6 +136,29 @@ class ServerRenewals:
             return
         for entry, renewal in zip(batch, renewals, strict=True):
             self._run_guarded(partial(self._on_reply, entry, renewal, reply, sent_at))
+
+    def _reassert(self, batch: list[RenewalEntry], reply: RenewReply, budget: float) -> RenewReply:
+        """Assert leases again that the server may have lost; return the reply without them."""
+        store, commands = batch[0].store, batch[0].commands
+        renewed = [it.lease for it in batch if it.lease.token in self._all_entries]
+        found = (reassertion_of(lease, commands, reply) for lease in renewed)
+        missing = [it for it in found if it]
+        if not missing:
+            return reply
+        lost = store.perform(commands.reassert(missing, budget))
+        held = {it.token for it in missing} - lost
+        for entry in batch:
+            if entry.lease.token in held:
+                self._run_guarded(partial(self._on_reasserted, entry))
+        return reply._replace(lost=reply.lost - held)
+
+    def _on_reasserted(self, entry: RenewalEntry) -> None:
+        lease = entry.lease
+        if lease.has_ended or lease.token not in self._all_entries:
+            # It was released meanwhile, perhaps before the server had it again.
+            entry.store.perform(entry.commands.release(lease.name, lease.token))
+            return
+        lease.emit("reasserted")
 
     def _run_guarded(self, step: Callable[[], None]) -> None:
         """Run the step of one lease; its failure must not affect the others."""

@@ -26,11 +26,15 @@ CLUSTER_SHARDS = 16
 
 
 class Layout(TypedDict, total=False):
-    """Options that must be the same in every process that shares the locks, but for ``ttl``."""
+    """Options of ``Locks``; ``prefix`` and ``shards`` are the same wherever the locks are shared.
+
+    ``guard_after_loss``: if the lock server lost its data, wait for holders from before.
+    """
 
     prefix: str
     shards: int
     ttl: float
+    guard_after_loss: bool
 
 
 class AcquireOptions(TypedDict, total=False):
@@ -70,7 +74,11 @@ def layout_of(store: Any, options: Layout) -> tuple[LockCommands, float]:
     shards = options.get("shards", CLUSTER_SHARDS if store.server.topology == "cluster" else 1)
     ttl = options.get("ttl", DEFAULT_TTL)
     LockSpec("ttl", ttl)
-    return LockCommands(options.get("prefix", DEFAULT_PREFIX), shards), ttl
+    guard = options.get("guard_after_loss", True)
+    if not isinstance(guard, bool):
+        raise LockUsageError(f"guard_after_loss is {guard!r}; write True or False")
+    prefix = options.get("prefix", DEFAULT_PREFIX)
+    return LockCommands(prefix, shards, guard_after_loss=guard), ttl
 
 
 def new_token() -> str:

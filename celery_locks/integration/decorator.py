@@ -61,10 +61,13 @@ def single_instance(
     max_queued: int = ...,
     max_parked: int = ...,
     fair_by: lock_options.Key = ...,
+    by_priority: bool = ...,
     on_join_failure: lock_options.OnJoinFailure = ...,
     cancel_grace: float = ...,
     max_displacements: int = ...,
+    displace_after: float = ...,
     pending_ttl: float = ...,
+    keep_message: bool = ...,
     debounce: float = ...,
     settle: float = ...,
     max_wait: float = ...,
@@ -108,13 +111,17 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
 
     ``max_parked``: how many may wait for a lock before "park" fails. ``fair_by``: template or
     function; parked messages with different values take turns, such as "{tenant}".
+    ``by_priority``: parked messages with a higher priority come first, as in the broker.
     ``on_join_failure``: if the run that was joined fails, "run" this one, or "propagate" the error.
     ``cancel_grace``: seconds that a run has to end before "cancel_running" terminates it.
     ``max_displacements``: how many runs in a row "cancel_running" may stop before one may finish.
+    ``displace_after``: seconds that a run has before "cancel_running" asks it to stop.
 
     ``scope``: "running", "queued" (also unique in the queue, while it waits) or "queued+running"
     (one at a time from publish to end). ``pending_ttl``: seconds that a message which never starts
-    keeps its reservation. ``max_queued``: how many may be queued, by default as many as ``limit``.
+    keeps its reservation. ``keep_message``: keep the message on the lock server until it starts,
+    and publish it again if the broker has lost it. ``max_queued``: how many may be queued, by
+    default as many as ``limit``.
     ``max_parked``: with ``on_conflict="park"``, how many may wait for the lock on the lock server.
     ``debounce``: seconds after the first call in which later calls replace it. ``settle``: instead
     of ``debounce``, seconds after the last call until it runs. ``max_wait``: with ``settle``, the

@@ -1,23 +1,22 @@
 """Stop the run that holds a lock, for a new task that takes its place (``cancel_running``).
 
 The new task is parked, in place of one that waits already, and its record on the lock server names
-the run that it displaces. That run is asked to stop; if it does not end within ``cancel_grace``
-seconds, a worker terminates it. The record is what others go by: the run that ends finds in it who
-supersedes it, and any worker that looks after parked messages finds in it what to terminate.
+the run that it displaces. That run is asked to stop when it has run for ``displace_after`` seconds;
+if it does not end within ``cancel_grace`` seconds, a worker terminates it. The record is what
+others go by: the run that ends finds in it who supersedes it, and any worker that looks after
+parked messages finds in it what to stop and to terminate.
 
 A run that was started by ``max_displacements`` displacements in a row is not displaced: under a
-steady stream of new tasks some would else never end.
+steady stream of new tasks some would else never end. All times are those of the lock server.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from celery_locks.core.locks import Locks
-from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUnavailable
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.locks import LockCommands
@@ -25,15 +24,21 @@ from celery_locks.types import Conflict, Holder, LockInfo
 
 # In the ``extra`` of a run: the number of displacements in a row that led to it.
 DISPLACEMENTS = "displacements"
-# In that of a parked message: the task ids of the runs that it displaces, since when, the grace.
+# In that of a parked message: the task ids of the runs that it displaces, from when on, the grace.
 DISPLACES = "displaces"
 
 
 _NOTHING: Mapping[str, Any] = {}
+# Somewhat less than the time for which the server recognises a repeated request, and logs it once
+# (saved_replies.lua).
+_RECOGNISED = 8.0
 
 
 class Displacement(NamedTuple):
-    """The runs that a new task displaces, and what to write down with its message."""
+    """What a new task displaces, and what to write down with its message.
+
+    ``runs`` are those to ask at once; the others are asked when their time has come.
+    """
 
     runs: tuple[Holder, ...] = ()
     number: int = 0
@@ -49,7 +54,9 @@ def plan_displacement(options: LockOptions, conflict: Conflict) -> Displacement:
     if not runs or count > options.max_displacements:
         return Displacement()
     ids = [it.task_id for it in runs]
-    return Displacement(runs, count, {DISPLACES: [ids, time.time(), options.cancel_grace]})
+    asked_at = max(conflict.as_of, *(it.acquired_at + options.displace_after for it in runs))
+    extra = {DISPLACES: [ids, asked_at, options.cancel_grace]}
+    return Displacement(runs if asked_at <= conflict.as_of else (), count, extra)
 
 
 def _count_of(holder: Holder) -> int:
@@ -57,45 +64,63 @@ def _count_of(holder: Holder) -> int:
     return count if isinstance(count, int) else 0
 
 
-def ask_to_stop(locks: Locks, name: str, runs: Sequence[Holder], task_id: str) -> None:
+def ask_to_stop(
+    locks: Locks, name: str, runs: Sequence[Holder], task_id: str, *, is_logged: bool = True
+) -> None:
     """Ask the runs to stop; the history says for which task.
 
-    Without a reply they are terminated after their grace.
+    Without a reply a worker that looks at the lock asks again.
     """
-    by, why = f"task {task_id}", "it supersedes this run"
+    by, why = f"task {task_id}" if is_logged else "", "it supersedes this run"
     for run in runs:
         with suppress(LockUnavailable):
-            locks.perform(locks.commands.stop(name, run.token, by, why, request_id=new_token()))
+            request_id = f"{task_id}:{run.token}"
+            locks.perform(locks.commands.stop(name, run.token, by, why, request_id=request_id))
 
 
 def find_superseding(locks: Locks, name: str, task_id: str | None) -> str:
     """Return the id of the parked task that displaces a run; "" if there is none."""
     info = locks.perform(locks.commands.info(name))
-    return next((by for by, ids, _, _ in _displacements(info) if task_id in ids), "")
+    found = (it.by for it in _displacements(info) if it.waited >= 0 and task_id in it.ids)
+    return next(found, "")
 
 
-def terminate_late(app: Any, locks: Locks, names: Sequence[str]) -> None:
-    """Terminate runs of these locks that did not stop within their grace; prefork pools only.
+def stop_displaced(app: Any, locks: Locks, names: Sequence[str]) -> None:
+    """Ask runs of these locks to stop whose time has come; terminate those that did not.
 
     With SIGTERM, after which the task can still clean up, and after as long again with SIGKILL.
+    Only a prefork pool can terminate a task.
     """
     commands: LockCommands = locks.commands
     for name in names:
         info = locks.perform(commands.info(name))
-        for by, ids, since, grace in _displacements(info):
-            held = [it.task_id for it in info.holders if not it.is_queued] if info else []
-            late = [task_id for task_id in ids if task_id in held]
-            waited = time.time() - since
-            if late and by and waited >= grace:
-                number = "SIGTERM" if waited < 2 * grace else "SIGKILL"
-                app.control.revoke(late, terminate=True, signal=number)
+        for each in _displacements(info):
+            runs = [it for it in info.holders if not it.is_queued and it.task_id in each.ids]
+            if not runs or not each.by or each.waited < 0:
+                continue
+            if each.waited < each.grace:
+                ask_to_stop(locks, name, runs, each.by, is_logged=each.waited < _RECOGNISED)
+                continue
+            number = "SIGTERM" if each.waited < 2 * each.grace else "SIGKILL"
+            app.control.revoke([it.task_id for it in runs], terminate=True, signal=number)
 
 
-def _displacements(info: LockInfo | None) -> list[tuple[str, list[str], float, float]]:
-    """Return the task, the runs that it displaces, since when and with which grace."""
-    found = []
-    for waiter in info.waiters if info else ():
+class _Written(NamedTuple):
+    """The task, the runs that it displaces, since when they are asked to stop, and the grace."""
+
+    by: str
+    ids: list[str]
+    waited: float
+    grace: float
+
+
+def _displacements(info: LockInfo | None) -> list[_Written]:
+    found: list[_Written] = []
+    if info is None:
+        return found
+    for waiter in info.waiters:
         written = waiter.extra.get(DISPLACES)
         if isinstance(written, list) and len(written) == 3 and isinstance(written[0], list):
-            found.append((waiter.task_id or "", *written))
+            ids, asked_at, grace = written
+            found.append(_Written(waiter.task_id or "", ids, info.as_of - asked_at, grace))
     return found

@@ -27,6 +27,7 @@ from celery_locks.errors import LockDeadlock, LockUnavailable, StopRequested
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.displacement import DISPLACEMENTS, find_superseding
+from celery_locks.integration.end_of_run import ends_unnoticed
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.idempotency import join_of, once_of
@@ -70,6 +71,7 @@ class Execution:
     _extras: AcquireExtras | None = None
     _may_be_a_copy = False
     _leaves_result = True
+    _succeeded = False
 
     def __init__(
         self,
@@ -145,6 +147,16 @@ class Execution:
             # A time limit may interrupt between the grant and the assignment.
             self._release_if_acquired(name)
             raise
+        if not isinstance(answer, Lease):
+            return self._on_not_acquired(name, answer)
+        answer.rates = tuple(rate.name for rate in self.rates)
+        answer.on_stop = self._interrupter.on_stop
+        if self.header is not NO_HEADER or self.options.scope != "running":
+            self.reservation.on_acquired(name)
+            self._clear_header()
+        return self._run_locked(body, answer)
+
+    def _on_not_acquired(self, name: str, answer: Conflict | Rejection) -> Any:
         if isinstance(answer, Completed):
             return NotAcquired(self, name).on_completed(answer.mark)
         if isinstance(answer, Ended):
@@ -153,14 +165,8 @@ class Execution:
             return NotAcquired(self, name).on_conflict(answer)
         if isinstance(answer, Limited):
             return NotAcquired(self, name).on_limited(answer)
-        if isinstance(answer, Parked):
-            return self._not_acquired.on_parked(answer)
-        answer.rates = tuple(rate.name for rate in self.rates)
-        answer.on_stop = self._interrupter.on_stop
-        if self.header is not NO_HEADER or self.options.scope != "running":
-            self.reservation.on_acquired(name)
-            self._clear_header()
-        return self._run_locked(body, answer)
+        assert isinstance(answer, Parked)
+        return self._not_acquired.on_parked(answer)
 
     def fences_for(self, task_id: str, attempt: int) -> tuple[int, ...]:
         """Return the fences that a message carries which this run publishes: see ``takeover.lua``.
@@ -222,6 +228,7 @@ class Execution:
     def _acquire(self, name: str, spec: LockSpec) -> Lease | Conflict | Rejection:
         # The token from the main process, which renews the lock, is the outermost execution's.
         supervised_token = "" if self.outer else given_token(self.request.properties)
+        self._is_supervised = bool(supervised_token)
         self.token = supervised_token or new_token()
         if not self.outer:
             # The ways in which a message comes twice: redelivered, delayed beyond the visibility
@@ -255,7 +262,6 @@ class Execution:
     def _run_acquire(
         self, spec: LockSpec, extras: AcquireExtras | None
     ) -> Lease | Conflict | Rejection:
-        renewed_elsewhere = not self.outer and bool(given_token(self.request.properties))
         request: AcquireRequest[Lease] = AcquireRequest(
             spec,
             self.holder,
@@ -263,8 +269,8 @@ class Execution:
             now(),
             on_lost=self._interrupter.on_lost,
             owner=self._owner,
-            lease_class=RemotelyRenewedLease if renewed_elsewhere else Lease,
-            renewed_elsewhere=renewed_elsewhere,
+            lease_class=RemotelyRenewedLease if self._is_supervised else Lease,
+            renewed_elsewhere=self._is_supervised,
             extras=extras,
             policy=self.options.on_conflict,
             also=self.also,
@@ -282,6 +288,7 @@ class Execution:
             join=self._joined(),
             rates=self.rates,
             published_by=self.header.published_by,
+            forget=self.reservation.token if self.options.keep_message else "",
         )
 
     def _joined(self) -> tuple[str, int]:
@@ -317,6 +324,7 @@ class Execution:
                 marks = [self.once.completed_mark(lease.token, result)]
             if self.join:
                 marks = [*marks, *self.join.joined_marks(lease.fence, result)]
+            self._succeeded = True
             return result
         except Retry as retry:
             keep_for = self._seconds_to_keep(retry)
@@ -438,7 +446,14 @@ class Execution:
         try:
             # A retry's message was sent before this; a requeued one is sent after it.
             next_token = self._next_token(requeued=not ended) if keep_for else ""
-            self.locks.run(self.locks.operations.release(lease, marks, keep_for, next_token))
+            release = self.locks.operations.release(
+                lease,
+                marks,
+                keep_for,
+                next_token,
+                wait=not (self._succeeded and ends_unnoticed(self)),
+            )
+            self.locks.run(release)
         except LockUnavailable as error:
             logs.log_deferred_release(lease.name, error)
         # Clear only after the release: if a signal interrupts it, ``after_return`` releases again,

@@ -24,7 +24,9 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.integration.lock_name import group_of
-from celery_locks.integration.parking import record_message, waker_of
+from celery_locks.integration.message_priority import rank_of
+from celery_locks.integration.message_text import record_message
+from celery_locks.integration.parking import waker_of
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
 from celery_locks.printable_text import printable
@@ -127,17 +129,19 @@ class NotAcquired:
         signature = self.task.signature_from_request(
             request, retries=request.retries, headers=header.write(request.headers)
         )
+        message = record_message(self.task.app, signature.apply_async)[0]
         return ParkRequest(
             holder=execution.holder._replace(
                 retries=-1, replaced=0, owner="", extra=self._displacement.extra
             ),
             attempt=execution.holder.attempt,
             lifetime=lifetime,
-            message=record_message(self.task.app, signature.apply_async)[0],
+            message=message,
             # It was accepted once: a message that was woken and comes too late is parked again.
             most=MAX_LIMIT if self.header.parked else self.options.max_parked,
             latest=decision.latest,
             group=group_of(self.task, self.options.fair_by, execution.args, execution.kwargs),
+            rank=rank_of(self.task.app, message) if self.options.by_priority else 0,
         )
 
     def on_parked(self, parked: Parked) -> NoReturn:

@@ -53,12 +53,14 @@ from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.internals import check_arguments, is_frozen
 from celery_locks.integration.lock_name import group_of, limit_of, queue_name
 from celery_locks.integration.merged_publication import MergedPublication
+from celery_locks.integration.message_priority import rank_of
+from celery_locks.integration.message_text import keeping_producer, record_message
 from celery_locks.integration.not_acquired import joined_fence
-from celery_locks.integration.parking import record_message
 from celery_locks.integration.reservation import REPLACES, Reservation, seconds_until
 from celery_locks.options import LATEST, PARKING, LockOptions
 from celery_locks.printable_text import printable
 from celery_locks.store.calls import Call
+from celery_locks.store.commands.kept_messages import KeptCommands
 from celery_locks.store.commands.locks import AcquireExtras, ParkRequest, reservation_token
 from celery_locks.store.commands.replies import Parked, Rejection, ReplacedReservation
 from celery_locks.types import Conflict, Holder, LockSpec, this_process
@@ -270,6 +272,7 @@ class Publication:
             self.lock.max_parked,
             group,
             latest,
+            rank_of(self.task.app, message) if self.lock.by_priority else 0,
         )
         answer = self._acquire(park=park)
         if isinstance(answer, Conflict):
@@ -294,11 +297,19 @@ class Publication:
 
     def _record(self, **options: Any) -> Any:
         """Send the message with other options, which do not reach the broker."""
+        try:
+            return self._send_with(**options)
+        finally:
+            self._is_being_sent = False
+
+    def _send_with(self, **options: Any) -> Any:
+        """Send the message with other options, among them a producer."""
         outer, self.options = self.options, {**self.options, **options}
+        self.options.pop("connection", None)  # Celery would prefer it to the producer
         try:
             return self.send_message()
         finally:
-            self.options, self._is_being_sent = outer, False
+            self.options = outer
 
     def _acquire(self, replaces: Holder | None = None, park: ParkRequest | None = None) -> Answer:
         assert self.name is not None
@@ -406,7 +417,7 @@ class Publication:
     def _send_reserved(self, lease: Lease, replaced: Holder | None) -> Any:
         self.reserve_in_header(lease.name, replaced=replaced is not None)
         try:
-            result = self.send_message()
+            result = self._send_kept(lease) if self.lock.keep_message else self.send_message()
         except BaseException:
             # Not in the queue, as far as is known. Now and not later: the caller may try again.
             self._release(lease)
@@ -414,6 +425,17 @@ class Publication:
         if replaced:
             self._mark_replaced(replaced)
         return result
+
+    def _send_kept(self, lease: Lease) -> Any:
+        """Send the message and keep a copy of it until it starts (``kept_messages.py``)."""
+
+        def keep(text: str) -> None:
+            self.locks.perform(
+                KeptCommands(self.locks.commands).keep(lease.name, lease.token, text)
+            )
+
+        with keeping_producer(self.task.app, self.options, keep) as producer:
+            return self._send_with(producer=producer)
 
     def reserve_in_header(self, name: str, *, replaced: bool = False) -> None:
         """Write the reservation's name into the message's header."""

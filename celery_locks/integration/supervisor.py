@@ -209,13 +209,15 @@ class ChildSupervisor:
             alone = [{token: entry} for token, entry in entries.items()]
             return all(list(map(partial(self._locate_in, root, locks), alone)))
         for token, (name, holder) in found.items():
-            self._run_guarded(partial(self._on_found, name=name, holder=holder), entries[token])
+            limit = found.limits.get(token, 1)
+            step = partial(self._on_found, name=name, holder=holder, limit=limit)
+            self._run_guarded(step, entries[token])
         for token in found.revoked:
             entries[token].is_revoked = True
             self._run_guarded(self._notify_child, entries[token])
         return True
 
-    def _on_found(self, entry: SupervisedTask, name: str, holder: Any) -> None:
+    def _on_found(self, entry: SupervisedTask, name: str, holder: Any, limit: int) -> None:
         if holder.fence == 0 and not entry.is_dead:
             return  # it still waits for the lock
         entry.also = holder.also
@@ -224,21 +226,23 @@ class ChildSupervisor:
             entry.found_pid = holder.pid
             self._watch(entry)
         if not entry.is_dead:
-            self._start_renewing(entry, holder)
+            self._start_renewing(entry, holder, limit)
             if entry.token not in self._supervised:  # the main thread removed it meanwhile
                 for _, token in entry.parts:
                     renewer.discard(token)
 
-    def _start_renewing(self, entry: SupervisedTask, holder: Any) -> None:
+    def _start_renewing(self, entry: SupervisedTask, holder: Any, limit: int) -> None:
         def notify(*_: Any) -> None:
             self._notify_child(entry)
 
         store, commands = entry.locks.operations.background_store, entry.locks.commands
         for name, token in entry.parts:
-            spec = LockSpec(name, entry.ttl)
+            spec = LockSpec(name, entry.ttl, limit or 1, shared=not limit)
             lease = SupervisedLease(spec, token, holder.fence, now(), notify)
             lease.on_stop = notify
             lease.task, lease.task_id = holder.task, holder.task_id
+            # Further locks have fences of their own, which the child knows: it asserts those again.
+            lease.holder = holder if token == entry.token else None
             renewer.add(lease, store, commands, due=now())
 
     def _release_or_postpone(self, entry: SupervisedTask) -> None:

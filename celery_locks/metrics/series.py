@@ -56,6 +56,7 @@ COUNTERS = {
     "skipped": Counter("Number of tasks that did not run because their lock was busy."),
     "requeued": Counter("Number of times that a task was put back into the queue."),
     "parked": Counter("Number of times that a task was parked to wait for its lock."),
+    "recovered": Counter("Number of lost messages that were published again (keep_message)."),
     "woken": Counter("Number of times that a parked task was published because it was its turn."),
     "wake_repeats": Counter(
         "Number of times that a parked task was published again, as it was not confirmed in time."
@@ -101,6 +102,7 @@ _PLAIN = {
     "requeued": "requeued",
     "parked": "parked",
     "woken": "woken",
+    "recovered": "recovered",
     "already_done": "already_done",
 }
 INFINITY = "+Inf"

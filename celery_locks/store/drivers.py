@@ -59,6 +59,11 @@ class BlockingDriver:
         reply: Reply = connection.read_response(**_OF_A_SUBSCRIPTION)
         return reply
 
+    async def read_reply(self, connection: Any, deadline: float) -> Reply:
+        connection.state.deadline = deadline
+        reply: Reply = connection.read_response(disable_decoding=True)
+        return reply
+
     async def exchange(self, connection: Any, data: bytes, deadline: float) -> Reply:
         connection.state.deadline = deadline
         connection.send_packed_command([data], check_health=False)
@@ -115,6 +120,11 @@ class AsyncDriver:
     async def read(self, connection: Any, deadline: float) -> Reply:
         async with asyncio.timeout(deadline - now()):
             reply: Reply = await connection.read_response(**_OF_A_SUBSCRIPTION)
+            return reply
+
+    async def read_reply(self, connection: Any, deadline: float) -> Reply:
+        async with asyncio.timeout(deadline - now()):
+            reply: Reply = await connection.read_response(disable_decoding=True)
             return reply
 
     async def exchange(self, connection: Any, data: bytes, deadline: float) -> Reply:

@@ -36,8 +36,6 @@ from celery_locks.store.scripts import pack
 Exchange = Callable[[Address, bytes, float], Awaitable[Reply]]
 Sleep = Callable[[float], Awaitable[None]]
 
-# The share of the time that a first try leaves for a second: an idle connection may have died.
-_FIRST_LEAVES = 0.5
 
 _FINAL = {
     "OOM": (ServerOutOfMemory, "is out of memory, so it grants nothing new; raise its maxmemory"),
@@ -58,7 +56,7 @@ class Router:
         self._exchange = exchange
         self._sleep = sleep
         # The node for every call; None if it is not known yet, or depends on the shard.
-        self._primary = server.addresses[0] if server.topology == "single" else None
+        self.primary = server.addresses[0] if server.topology == "single" else None
         self._slots: list[tuple[int, int, Address]] = []
 
     async def perform(self, call: Call) -> Any:
@@ -68,9 +66,9 @@ class Router:
         while True:
             tries += 1
             try:
-                address = self._primary or await self.address(call.root, deadline)
-                left_over = (deadline - now()) * _FIRST_LEAVES if tries == 1 else 0.0
-                reply = await self._exchange(address, data, deadline - left_over)
+                address = self.primary or await self.address(call.root, deadline)
+                until = now() + first_share(deadline - now()) if tries == 1 else deadline
+                reply = await self._exchange(address, data, until)
             except ConnectionFailed as error:
                 trouble, may_have_executed = str(error), True
             except LockUnavailable as error:  # refused at the second connection
@@ -117,18 +115,18 @@ class Router:
         """Find the node that has this shard; ask Sentinel or the Cluster if it is not known."""
         if self._server.topology == "cluster":
             return await self._cluster_node(root, deadline)
-        if self._primary is None:
+        if self.primary is None:
             reply, _ = await self._ask_any_node(
                 pack("SENTINEL", "get-master-addr-by-name", self._server.service), deadline
             )
-            self._primary = (reply[0].decode(), int(reply[1]))
-        return self._primary
+            self.primary = (reply[0].decode(), int(reply[1]))
+        return self.primary
 
     def forget(self) -> None:
         """Forget the addresses after a failure: ask for them again next time."""
         self._slots = []
         if self._server.topology == "sentinel":
-            self._primary = None
+            self.primary = None
 
     async def _cluster_node(self, root: str, deadline: float) -> Address:
         if not self._slots:
@@ -167,6 +165,11 @@ class Router:
         if refused:
             raise refused
         raise ConnectionFailed(f"nobody of the {self._server} says where the primary is: {trouble}")
+
+
+def first_share(seconds: float) -> float:
+    """Return the time of a first try; it leaves some for a second: a connection may have died."""
+    return seconds / 2
 
 
 def code_of(reply: ErrorReply) -> str:

@@ -16,22 +16,10 @@ import pytest
 from tests.servers.embedded import EmbeddedServer
 from tests.support.celery_worker import PATIENCE, Rig, Worker, rig_on
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq import RabbitMQ, is_installed
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(no_server_left: None) -> Iterator[RabbitMQ]:
-    """Debian's, started by us. Missing in CI is a failure, unless ``.ci/run`` could not get it."""
-    if not is_installed():
-        sentence = "No rabbitmq-server here (Debian: apt-get install rabbitmq-server)."
-        if os.environ.get("CI") and not os.environ.get("CELERY_LOCKS_WITHOUT_RABBITMQ"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
-    with RabbitMQ() as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
 from celery_locks import Holder, LockUsageError
@@ -59,6 +60,10 @@ class World:
         for name in names:
             self._workers[name].wait_ready()
         return [self._workers[name] for name in names]
+
+    def stop(self, name: str) -> None:
+        """Stop the worker of a release; it is started again when it is used."""
+        self._workers.pop(name).stop()
 
     def publisher(self, name: str) -> Publisher:
         if name not in self._publishers:
@@ -318,6 +323,51 @@ def test_reservation_of_a_revoked_message_is_released_by_the_other_release(
     assert world.rig.locks.holders(key)
     world.rig.app.control.revoke(sent.id, destination=[f"{theirs}@test"])
     world.rig.wait_free(key)
+
+
+# A parked message.
+
+
+@BOTH_WAYS
+def test_message_parked_by_one_release_is_woken_and_run_by_the_other(
+    world: World, ours: str, theirs: str, key: str
+) -> None:
+    """A rolling upgrade stops the workers of one release while messages are parked."""
+    queue = f"park-{key}"
+    world.read(queue, ours)
+    with world.rig.locks.hold(key):
+        lock = {"on_conflict": "park", "by_priority": True, "ttl": 7}
+        sent = [world.send(ours, queue, "contend", key, lock=lock, priority=it) for it in (6, 0)]
+        wait_until(lambda: len(waiters(world, key)) == 2, PATIENCE, what="two parked messages")
+        [parked_by] = {entry["release"] for entry in world.rig.events("parked", key)}
+        assert parked_by == ours
+        world.stop(ours)
+        world.read(queue, theirs)
+    for result in sent:
+        result.get(timeout=3 * PATIENCE)
+        assert world.releases_of(result.id) == [theirs]
+    starts = [entry for entry in world.rig.starts() if entry["lock"] == key]
+    assert [entry["id"] for entry in starts] == [sent[1].id, sent[0].id], "0 comes first in Redis"
+    assert [entry["ttl"] for entry in starts] == [7, 7]
+    assert overlaps(world, key) == 0
+    world.read(queue)
+
+
+@BOTH_WAYS
+def test_call_parked_by_one_release_is_revoked_in_the_other(
+    world: World, ours: str, theirs: str, key: str
+) -> None:
+    """The token of a parked message is made of the task's id in every release."""
+    world.workers(theirs)
+    with world.rig.locks.hold(key):
+        lock = {"on_conflict": "park", "scope": "queued+running"}
+        sent = world.send(ours, theirs, "contend", key, lock=lock)
+        assert [waiter.task_id for waiter in waiters(world, key)] == [sent.id]
+        world.rig.app.control.revoke(sent.id, destination=[f"{theirs}@test"])
+        with pytest.raises(TaskRevokedError):
+            sent.get(timeout=3 * PATIENCE)
+        wait_until(lambda: not waiters(world, key), PATIENCE, what="it to leave the queue")
+    assert not world.releases_of(sent.id)
 
 
 # The death of one of them.

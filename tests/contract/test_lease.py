@@ -76,16 +76,17 @@ def test_lapsed_lease_that_was_taken_is_lost(
     assert [(lost, error.name) for lost, error in calls] == [(lease, "a")]
 
 
-def test_wiped_store_makes_the_lease_lost(api: LocksApi, backend: Backend) -> None:
+def test_wiped_store_makes_the_lease_lost(backend: Backend, kind: str) -> None:
     """The renewer reports it without being asked, and a renewal does not create the lock."""
-    lost = threading.Event()
+    api, lost = backend.api(kind, guard_after_loss=False), threading.Event()
     api.acquire("a", ttl=2, on_lost=lambda *_: lost.set())
     backend.wipe()
     assert lost.wait(15)
     assert not api.is_locked("a")
 
 
-def test_hold_raises_a_loss_at_its_end(api: LocksApi, backend: Backend) -> None:
+def test_hold_raises_a_loss_at_its_end(backend: Backend, kind: str) -> None:
+    api = backend.api(kind, guard_after_loss=False)
     with pytest.raises(LeaseLost):
         with api.hold("a") as lease:
             backend.wipe()
@@ -177,7 +178,8 @@ def test_reentrant_is_not_inherited_by_the_next_thread(api: LocksApi) -> None:
     assert [bool(answer) for answer in answers] == [True] + [False] * 9
 
 
-def test_reentrant_lease_that_was_lost_is_not_entered(api: LocksApi, backend: Backend) -> None:
+def test_reentrant_lease_that_was_lost_is_not_entered(backend: Backend, kind: str) -> None:
+    api = backend.api(kind, guard_after_loss=False)
     lease = api.acquire("a", reentrant=True)
     backend.wipe()
     with pytest.raises(LeaseLost):

@@ -42,6 +42,7 @@ START = 1_800_000_000_000_000  # microseconds
 CLAIM, FORGET = 1000, 60_000  # ms, as in handover.lua and prune.lua
 PARKED, LOOK, PUBLISH = 315_360_000_000, 5000, 5000  # ms, as in park.lua and poll_due.lua
 MOST_PARKED, ROOT = 4, "m:{0}:"
+RANK = 25_000_000_000_000  # us, as in park.lua
 
 LIMITS = {"mutex": 1, "semaphore": 2}
 RATES = {"even": Rate.parse("2/s"), "bursty": Rate.parse(("2/s", "20/m"), burst=3)}
@@ -67,7 +68,7 @@ class Lock:
     """One lock of the model: its holders, its queue and its entry in the index."""
 
     holders: dict[str, Entry] = field(default_factory=dict)
-    line: dict[str, Entry] = field(default_factory=dict)  # in the order of arrival
+    line: dict[str, Entry] = field(default_factory=dict)  # in the order of the tickets
     known_until: float | None = None  # the latest that any of them ever had; None: not in the index
     # What operators set: the limit and when it ends; "" is the lock's own pause, others are globs.
     limit: tuple[int, float] | None = None
@@ -134,6 +135,7 @@ class Message:
     token: str
     attempt: int
     ttl: int
+    rank: int = 0
 
 
 class Model:
@@ -241,19 +243,26 @@ class Model:
         number = self.number()
         until = lock.know(self.now + PARKED)
         parked = Entry(token, until, number, message.ttl, entry.limit, entry.job, attempt=-1)
-        if not waits or self.parked[token][0] <= message.attempt:
-            self.parked[token] = message.attempt, number
-            if waits:
-                lock.line[token] = replace(parked, fence=waits.fence)
-        if not waits:
+        stored, _ = self.parked.get(token, (0, 0))
+        self.parked[token] = max(stored, message.attempt), number
+        if waits:
+            lock.line[token] = replace(parked, fence=waits.fence)
+        else:
+            parked.fence -= message.rank * RANK
             first = next(iter(lock.line.values()), None)
             if lock.holders.pop(token, None) and first:  # woken and paused: it comes first again
-                lock.line = {token: replace(parked, fence=first.fence - 1), **lock.line}
-            else:
-                lock.line[token] = parked
+                parked.fence = min(parked.fence, first.fence - 1)
+            lock.line[token] = parked
+            self.sort(lock)
             self.due.pop(token, None)
         self.due.setdefault(f"n{name}", self.now + LOOK)
-        return Parked(list(lock.line).index(token) + 1)
+        if message.rank > 0:
+            self.hand_over(lock)
+        return Parked(list(lock.line).index(token) + 1 if token in lock.line else 1)
+
+    @staticmethod
+    def sort(lock: Lock) -> None:
+        lock.line = dict(sorted(lock.line.items(), key=lambda pair: pair[1].fence))
 
     def unpark(self, name: str, token: str, *, publish: bool) -> bool:
         lock = self.locks[name]
@@ -407,7 +416,7 @@ class Model:
                 lock = self.locks[name]
                 until = lock.know(self.now + alive)
                 lock.line[entry.token] = replace(entry, until=until, fence=ticket, several=True)
-                lock.line = dict(sorted(lock.line.items(), key=lambda pair: pair[1].fence))
+                self.sort(lock)
         return busy[0]
 
     def is_free(self, name: str, entry: Entry, alive: int) -> bool:
@@ -448,6 +457,7 @@ class Model:
             ticket = lock.line[entry.token].fence if entry.token in lock.line else self.number()
             until = lock.know(self.now + alive)
             lock.line[entry.token] = replace(entry, until=until, fence=ticket)
+            self.sort(lock)
 
     def same_job(self, lock: Lock, entry: Entry, fence: int) -> tuple[Entry | None, Entry | None]:
         """Return an earlier attempt of the same job, and a copy that runs this message."""
@@ -875,6 +885,7 @@ class Machine(RuleBasedStateMachine):
         ttl=ttls,
         other_limit=st.sampled_from([None] * 6 + [1, 2, 0]),
         lifetime=ttls,
+        rank=st.sampled_from([0, 0, 0, -2, 1, 255]),
         twice=st.booleans(),
     )
     def run_or_park(
@@ -885,6 +896,7 @@ class Machine(RuleBasedStateMachine):
         ttl: int,
         other_limit: int | None,
         lifetime: int,
+        rank: int,
         twice: bool,
     ) -> None:
         """Run a message, which may have been woken or come again, or park it."""
@@ -895,10 +907,10 @@ class Machine(RuleBasedStateMachine):
         holder = Holder(task_id=task_id, retries=retries)
         park = ParkRequest(
             holder._replace(retries=-1), retries + 1, lifetime / 1000, "the message", MOST_PARKED
-        )
+        )._replace(rank=rank)
         call = self.commands.acquire(spec, token, holder, AcquireExtras(park=park))
         entry = Entry(token, 0, 0, ttl, spec.limit, task_id, retries)
-        message = Message(f"k{task_id}", retries + 1, lifetime)
+        message = Message(f"k{task_id}", retries + 1, lifetime, rank)
         for _ in range(1 + twice):
             expected = self.model.acquire(name, entry, 0, message=message)
             answer = self.world.perform(call)

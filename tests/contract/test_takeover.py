@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Conflict, Holder, LeaseLost, Locks
+from celery_locks import Conflict, Holder, LeaseLost, Locks, admin
 from celery_locks.store.commands.locks import AcquireExtras, ParkRequest, reservation_token
-from celery_locks.store.commands.replies import Renewal
+from celery_locks.store.commands.replies import Ended, Renewal
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
+from tests.support.parked_calls import ParkedCalls
 from tests.support.waiting import wait_until
 
 
@@ -199,3 +200,27 @@ def test_retry_that_may_park_is_not_parked_behind_a_copy(locks: Locks, backend: 
     info = locks.info("a")
     assert info
     assert not info.waiting
+
+
+def test_late_release_does_not_lower_the_mark_of_a_later_attempt(backend: Backend) -> None:
+    """A retry may run and end before the attempt that published it has released the lock."""
+    calls = ParkedCalls(backend.locks())
+    calls.start("job")
+    assert isinstance(calls.start("job", attempt=2, token="second"), int)
+    calls.end("job", attempt=2, token="second")
+    calls.end("job")
+    assert isinstance(calls.start("job", attempt=2, token="copy"), Ended)
+
+
+def test_earlier_attempt_does_not_replace_a_woken_retry(backend: Backend) -> None:
+    """Both are parked under one token, and the woken one may not be published yet."""
+    calls = ParkedCalls(backend.locks())
+    calls.start("first")
+    calls.park("job", attempt=2)
+    calls.end("first")
+    admin.force_release(calls.locks, "a")
+    calls.start("other")
+    calls.park("job", attempt=1)
+    assert calls.poll().messages == []
+    calls.end("other")
+    assert calls.take("job").message == "message 2 of job"

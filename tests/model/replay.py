@@ -1,7 +1,7 @@
 """Perform each step of a trace with the real commands, and compare what the server holds.
 
-An action of the model is a method ``do_<action>`` of a ``Replay``; a module with further actions
-(parking) gets a subclass with theirs.
+An action of the model is a method ``do_<action>`` of a ``Replay``. That of Park.tla is in
+``park_replay.py``.
 """
 
 import json
@@ -33,7 +33,8 @@ class Replay:
 
     def __init__(self, server: ClockedServer, constants: dict[str, int]) -> None:
         self.server = server
-        self.commands = LockCommands(PREFIX)
+        # Lock.tla has no guard after a loss; Guard.tla has.
+        self.commands = LockCommands(PREFIX, guard_after_loss=False)
         self.spec = LockSpec(NAME, constants["Ttl"], constants["Limit"])
         self.alive = constants["Alive"]
         self.micros = START

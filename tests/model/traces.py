@@ -5,6 +5,7 @@ holds afterwards. Random walks show many steps; a goal is the shortest way to so
 """
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.model.tla_values import parse_states
 
 TRACES = FOLDER / "traces"
 WALKS = 24
+PARK_WALKS = 24
 KEPT = ("Limit", "Ttl", "Alive")
 
 Constants = dict[str, str]
@@ -30,6 +32,24 @@ LOCK_GOALS: dict[str, Constants] = {
     "NoSkippedWaiter": {**_small, "Tokens": '{"x", "y", "one"}', "Deaths": "1", "Alive": "2"},
 }
 
+_none = dict.fromkeys(("Deaths", "PollerDeaths", "Redeliveries", "Lapses", "SlowPolls"), "0")
+_two = {**_none, "Jobs": '{"a", "b"}', "Pollers": '{"p"}', "Attempts": "1", "Entries": "4"}
+_retry = {**_two, "Attempts": "2"}
+PARK_GOALS: dict[str, Constants] = {
+    "NoParkEnded": {**_two, "Redeliveries": "1"},
+    "NoParkCopy": {**_two, "Redeliveries": "1"},
+    "NoParkTakeover": _retry,
+    "NoParkedLater": {**_retry, "Deaths": "1", "Workers": '{"v", "w", "x"}'},
+    "NoParkedAgain": {**_two, "Lapses": "1", "Jobs": '{"a", "b", "c"}'},
+    "NoStaleConfirm": _retry,
+    "NoLapseOfKept": {**_two, "Lapses": "1"},
+    "NoWakeAfterDeath": {**_two, "PollerDeaths": "1"},
+    "NoWakeAfterLapse": {**_two, "Deaths": "1"},
+    "NoLateRelease": _retry,
+}
+# The shortest way to this one takes minutes to find: a random walk that comes there is enough.
+PARK_WALK_GOAL = "NoWokenLater"
+
 
 def lock_steps(output: str) -> list[dict[str, Any]]:
     """Return the steps of the server in TLC's output."""
@@ -46,17 +66,35 @@ def lock_steps(output: str) -> list[dict[str, Any]]:
     return steps
 
 
+def park_steps(output: str) -> list[dict[str, Any]]:
+    """Return the steps of the server in TLC's output.
+
+    ``stopped``: the run that held the lock before the step, if one did, had stopped.
+    """
+    states, steps = parse_states(output), []
+    for before, state in pairwise(states):
+        action, who, job, attempt, reply = state["act"]
+        if action == "Other":
+            continue
+        holder = before["holder"]
+        is_run = holder["kind"] == "run"
+        stopped = is_run and before["worker"][holder["worker"]]["st"] != "running"
+        step = {"action": action, "who": who, "job": job, "attempt": attempt, "reply": reply}
+        step["stopped"] = stopped and holder["worker"] != who
+        step["holder"] = [state["holder"][key] for key in ("kind", "job", "attempt", "worker")]
+        steps.append(step | {key: state[key] for key in ("queue", "parked", "due", "ended")})
+    return steps
+
+
 def write(name: str, constants: Constants, steps: list[dict[str, Any]]) -> None:
     assert steps, f"no trace for {name}"
-    numbers = {key: int(constants[key]) for key in KEPT}
+    numbers = {key: int(constants[key]) for key in KEPT if key in constants}
     lines = ",\n".join("  " + json.dumps(step) for step in steps)
     text = f'{{"constants": {json.dumps(numbers)}, "steps": [\n{lines}\n]}}\n'
     (TRACES / f"{name}.json").write_text(text)
 
 
-def main() -> None:
-    for old in TRACES.glob("*.json"):
-        old.unlink()
+def write_lock_traces() -> None:
     walk = {"Limit": "2", "Ttl": "3", "Alive": "2"}
     for seed in range(1, WALKS + 1):
         constants = {**walk, "Limit": str(1 + seed % 2)}
@@ -67,6 +105,27 @@ def main() -> None:
         config = config_text("LockTrace", {**constants, "Length": "99"}, checks)
         outcome = run_tlc("LockTrace", config)
         write(f"lock_{goal}", constants, lock_steps(outcome.output))
+
+
+def write_park_traces() -> None:
+    for seed in range(1, PARK_WALKS + 1):
+        constants = {"Lapses": str(seed % 2), "Attempts": str(1 + seed % 3 // 2)}
+        output = simulate("ParkTrace", config_text("ParkTrace", constants), depth=300, seed=seed)
+        write(f"park_walk_{seed:02}", {}, park_steps(output))
+    for goal, constants in PARK_GOALS.items():
+        checks = f"SPECIFICATION TraceSpec\nINVARIANT {goal}\n"
+        config = config_text("ParkTrace", {**constants, "Length": "99"}, checks)
+        write(f"park_{goal}", {}, park_steps(run_tlc("ParkTrace", config).output))
+    checks = f"SPECIFICATION TraceSpec\nINVARIANT {PARK_WALK_GOAL}\n"
+    output = simulate("ParkTrace", config_text("ParkTrace", {}, checks), depth=100, seed=1)
+    write(f"park_{PARK_WALK_GOAL}", {}, park_steps(output))
+
+
+def main() -> None:
+    for old in TRACES.glob("*.json"):
+        old.unlink()
+    write_lock_traces()
+    write_park_traces()
     print(f"{len(list(TRACES.glob('*.json')))} traces in {TRACES.relative_to(Path.cwd())}")
 
 

@@ -99,7 +99,7 @@ def test_lock_that_was_not_replicated_is_told_as_lost(
 ) -> None:
     """The failover that forgets a grant: told within a renewal, and the next fence is higher."""
     describe_entry = Callback()
-    face = locks(trio.url)
+    face = locks(trio.url, guard_after_loss=False)
     trio.replica.pause()
     trio.primary.ask("CLIENT", "KILL", "TYPE", "replica")
     lease = face.acquire("forgotten", ttl=6, on_lost=describe_entry)
@@ -115,6 +115,25 @@ def test_lock_that_was_not_replicated_is_told_as_lost(
     later.check()
 
 
+def test_lock_that_was_not_replicated_is_asserted_again(
+    locks: Open, trio: EmbeddedSentinel, news: News
+) -> None:
+    """The replica knows neither the grant nor its number: the holder shows both."""
+    face, other = locks(trio.url), locks(trio.url)
+    trio.replica.pause()
+    trio.primary.ask("CLIENT", "KILL", "TYPE", "replica")
+    other.release(other.acquire("known", ttl=6))
+    lease = face.acquire("forgotten2", ttl=30)
+    old = trio.primary
+    old.kill()
+    next(server for server in trio.servers if server is not old).resume()
+    trio.wait_failover(old)
+    wait_until(lambda: other.acquire("forgotten2", ttl=30) is None, 15)
+    news.wait(lease, "reasserted", 30)
+    assert holders_of(face, "forgotten2") == (lease.token,)
+    lease.check()
+
+
 def test_waiter_follows_the_primary_and_does_not_spin(
     face: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +145,8 @@ def test_waiter_follows_the_primary_and_does_not_spin(
         lease = after.acquire("queue", ttl=30)
         assert lease is not None
         served: list[Any] = []
-        waiter = face(sentinel.url)
+        # Two servers that share no data: for the guard, the second one has lost that of the first.
+        waiter = face(sentinel.url, guard_after_loss=False)
         line = threading.Thread(
             target=lambda: served.append(waiter.acquire("queue", ttl=30, wait=60))
         )

@@ -55,11 +55,30 @@ def test_restart_with_appendonly_goes_on(face: Open, news: News) -> None:
         locks.release(later)
 
 
+def test_restart_without_persistence_is_survived(
+    face: Open, server: EmbeddedServer, news: News
+) -> None:
+    """The holder asserts its lease again, and nobody who knew the server gets in meanwhile."""
+    locks, other = face(server.url), face(server.url)
+    other.release(other.acquire("known", ttl=TTL))
+    lease = locks.acquire("kept", ttl=6)
+    server.restart()
+    assert other.acquire("kept", ttl=6) is None
+    news.wait(lease, "reasserted")
+    assert other.acquire("kept", ttl=6) is None
+    lease.check()
+    assert server.ask("KEYS", "*h:*") == ["celery-locks:{0}:h:kept"]
+    assert locks.release(lease) is True
+    later = wait_until(lambda: other.acquire("kept", ttl=6), 30)
+    assert later.fence > lease.fence
+    assert "lost" not in news.of(lease)
+
+
 def test_restart_without_persistence_is_told_as_lost(
     face: Open, server: EmbeddedServer, news: News
 ) -> None:
     describe_entry = Callback()
-    locks = face(server.url)
+    locks = face(server.url, guard_after_loss=False)
     lease = locks.acquire("forgotten", ttl=TTL, on_lost=describe_entry)
     server.restart()
     expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
@@ -71,7 +90,7 @@ def test_restart_without_persistence_is_told_as_lost(
 
 def test_flushall_is_told_as_lost(face: Open, server: EmbeddedServer, news: News) -> None:
     describe_entry = Callback()
-    locks = face(server.url)
+    locks = face(server.url, guard_after_loss=False)
     lease = locks.acquire("wiped", ttl=TTL, on_lost=describe_entry)
     server.flush()
     expect_told(lease, describe_entry, news, within=TTL / 3 + TTL / 3)
@@ -182,7 +201,7 @@ def test_permission_taken_away_suspends_until_it_is_back(
 
 
 def test_server_that_is_down_is_unavailable_quickly(face: Open, server: EmbeddedServer) -> None:
-    locks = face(server.url)
+    locks = face(server.url, guard_after_loss=False)
     held = locks.acquire("held", ttl=30)
     server.kill()
     for verb in (

@@ -7,8 +7,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from linecache import getline
-from types import FrameType
 from typing import Any
 
 import fakeredis
@@ -30,6 +28,7 @@ from celery_locks.types import Holder, LockSpec
 from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
 from tests.support.keys import key_alone
+from tests.support.strike import Strike
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -106,7 +105,7 @@ def test_nothing_is_left_held_by_what_is_struck_at_any_line(
     before = set(current_owner().leases)
     way(locks, "0")  # what is made at first use is there
     for line in range(1, 2000):
-        strike = _Strike(line)
+        strike = Strike(line)
         with suppress(KeyboardInterrupt), strike:
             way(locks, str(line))
         wait_until(
@@ -137,7 +136,7 @@ def test_publish_struck_at_any_line_leaves_no_place_without_its_message(
         mail.delay(0)
         for line in range(1, 1000):
             queued = connection.default_channel._size(app.conf.task_default_queue)
-            strike = _Strike(line)
+            strike = Strike(line)
             with suppress(KeyboardInterrupt), strike:
                 mail.delay(line)
             if connection.default_channel._size(app.conf.task_default_queue) == queued:
@@ -175,7 +174,7 @@ def test_task_struck_at_any_line_leaves_nothing_held(
         if note:
             message = Holder(task_id=f"job-{line}", task=mail.name, retries=-1)
             locks.perform(locks.commands.acquire(LockSpec(place, 600), token, message))
-        strike = _Strike(line, SoftTimeLimitExceeded)
+        strike = Strike(line, SoftTimeLimitExceeded)
         with suppress(SoftTimeLimitExceeded), strike:
             result = mail.apply([line], task_id=f"job-{line}", headers={HEADER: note})
         if result is None and note:  # struck before the run began, or after its end
@@ -226,27 +225,3 @@ def _app(server: EmbeddedServer) -> Celery:
     app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.locks_url = server.url
     return app
-
-
-class _Strike:
-    """Ctrl-C, or another, at the n-th line of ours that runs in the block."""
-
-    def __init__(self, line: int, kind: type[BaseException] = KeyboardInterrupt) -> None:
-        self._left, self._kind, self.where = line, kind, ""
-
-    def __enter__(self) -> None:
-        sys.settrace(self._look)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _look(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if "/celery_locks/" not in frame.f_code.co_filename:
-            return None
-        # Signals are looked for at calls and jumps; a bare "try:" is neither.
-        if event == "line" and getline(frame.f_code.co_filename, frame.f_lineno).strip() != "try:":
-            self._left -= 1
-            if self._left == 0:
-                self.where = f"after a strike in {frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise self._kind
-        return self._look

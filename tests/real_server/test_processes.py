@@ -186,12 +186,27 @@ def kill_one(run: Run, locks: Locks, role: str) -> None:
 
 
 def test_fences_rise_over_wipes(clean: EmbeddedServer, tmp_path: Path) -> None:
-    """FLUSHALL lets two in, as it must; their fences still tell who is the later one."""
-    with contenders(clean, tmp_path, seconds=2) as run:
+    """Without the guard FLUSHALL lets two in; their fences still tell who is the later one."""
+    with contenders(clean, tmp_path, kind="unguarded", seconds=2) as run:
         flush_now_and_then(clean, run)
         sections = run.sections()
     assert len(sections) > 10
     assert fence_errors(sections, limit=PROCESSES) == []
+
+
+def test_wipes_let_nobody_in_beside_a_holder(clean: EmbeddedServer, tmp_path: Path) -> None:
+    """All know the server before it loses its data, so each of them waits for the others."""
+    with contenders(clean, tmp_path, seconds=12, ttl=1) as run:
+        logs = [tmp_path / f"{pid}.jsonl" for pid in run.pids]
+        wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), 10)
+        for _ in range(3):
+            clean.flush()
+            time.sleep(1.5)  # the pace of the wipes: longer than the guard, so that work goes on
+        wiped = time.monotonic()
+        sections = run.sections()
+    assert overlaps(sections) == []
+    assert fence_errors(sections, limit=1) == []
+    assert max(section.entered for section in sections) > wiped, "nobody came in after the wipes"
 
 
 def flush_now_and_then(server: EmbeddedServer, run: Run) -> None:

@@ -29,12 +29,7 @@ class Journal:
 
     def write(self, what: str, job: str, account: int, fence: int = 0) -> None:
         line = {"what": what, "job": job, "account": account, "fence": fence}
-        line |= {"pid": os.getpid(), "at": time.time()}
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, json.dumps(line).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        append_line(self._path, line | {"pid": os.getpid(), "at": time.time()})
 
     @contextmanager
     def run(self, job: str, account: int, fence: int) -> Iterator[None]:
@@ -49,9 +44,22 @@ class Journal:
             self.write("end", job, account, fence)
 
     def lines(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        return read_lines(self._path)
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    # A line that is being written has no end yet.
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 @dataclass(frozen=True)

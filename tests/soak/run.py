@@ -18,7 +18,7 @@ from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import Faults
 from tests.soak.journal import Journal, Verdict, judge
-from tests.soak.tasks import QUEUE, VARIABLE, make_app
+from tests.soak.tasks import POLICIES, QUEUE, VARIABLE, make_app
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -28,6 +28,8 @@ WORKERS = 2
 CONCURRENCY = 4
 # After the last fault: requeued messages pause up to 30 s, redelivered ones need the timeout first.
 DRAIN_SECONDS = 180.0
+# Where the lock server has messages: those that are parked, and those that are kept.
+STORED = ("celery-locks:{0}:parked", "celery-locks:{0}:kept")
 # The publisher has its own user, so that closing the workers' connections does not disturb it.
 PUBLISHER = "publisher"
 
@@ -86,6 +88,7 @@ class _Soak:
         seed: int,
     ) -> None:
         self._broker = broker
+        self._lock_server = lock_server
         self._locked = locked
         self._seed = seed
         self._journal = Journal(directory)
@@ -141,7 +144,7 @@ class _Soak:
         with app.connection_for_write() as connection:
             while time.monotonic() < until:
                 job = f"job-{len(self._published)}"
-                task = app.tasks[dice.choice(("wait", "requeue"))]
+                task = app.tasks[dice.choice(POLICIES)]
                 arguments = (job, dice.randrange(ACCOUNTS), dice.uniform(0.02, 0.4))
                 task.apply_async(arguments, connection=connection)
                 self._published.append(job)
@@ -159,12 +162,14 @@ class _Soak:
     def _is_drained(self) -> bool:
         lines = self._journal.lines()
         ended = {line["job"] for line in lines if line["what"] == "end"}
-        return ended.issuperset(self._published) or self._is_broker_empty()
+        return ended.issuperset(self._published) or self._has_no_message()
 
-    def _is_broker_empty(self) -> bool:
-        """No message is queued or unacknowledged: asked twice, as one may be between the two."""
+    def _has_no_message(self) -> bool:
+        """No message is anywhere: asked twice, as one may be between the broker's two places."""
         for _ in range(2):
             if self._broker.ask("LLEN", QUEUE) or self._broker.ask("HLEN", "unacked"):
+                return False
+            if any(self._lock_server.ask("HLEN", key) for key in STORED):
                 return False
             time.sleep(1.0)
         return True

@@ -18,6 +18,7 @@ VARIABLE = "CELERY_LOCKS_SOAK"
 # A message of a killed worker returns after this many seconds.
 VISIBILITY_TIMEOUT = 8
 QUEUE = "soak"
+POLICIES = ("wait", "requeue", "park")
 
 
 def make_app(conf: dict[str, Any]) -> Celery:
@@ -26,6 +27,7 @@ def make_app(conf: dict[str, Any]) -> Celery:
     app.conf.update(
         locks_url=conf["locks_url"],
         locks_ttl=10,
+        locks_recover_after=5,
         task_default_queue=QUEUE,
         task_ignore_result=True,
         task_acks_late=True,
@@ -47,8 +49,12 @@ def make_app(conf: dict[str, Any]) -> Celery:
 
 
 def _add_locked_tasks(app: Celery, journal: Journal) -> None:
-    """One task that blocks while the lock is busy, one that is published again."""
-    for policy in ("wait", "requeue"):
+    """One task that blocks while the lock is busy, one that is published again, one that is parked.
+
+    The message of the last one is kept until it starts.
+    """
+    for policy in POLICIES:
+        is_parked = policy == "park"
 
         @app.task(
             base=LockedTask,
@@ -57,6 +63,8 @@ def _add_locked_tasks(app: Celery, journal: Journal) -> None:
             shared=False,
             lock_key="account:{account}",
             lock_on_conflict=policy,
+            lock_scope="queued+running" if is_parked else "running",
+            lock_keep_message=is_parked,
             autoretry_for=(LeaseLost,),
         )
         def work(self: Any, job: str, account: int, seconds: float) -> None:
@@ -65,7 +73,7 @@ def _add_locked_tasks(app: Celery, journal: Journal) -> None:
 
 
 def _add_plain_tasks(app: Celery, journal: Journal) -> None:
-    for policy in ("wait", "requeue"):
+    for policy in POLICIES:
 
         @app.task(name=policy, shared=False)
         def work(job: str, account: int, seconds: float) -> None:

@@ -3,7 +3,8 @@
     python -m tests.support.contenders URL DIRECTORY KIND PROCESSES SECONDS LIMIT TTL
 
 One Python that forks, since starting two dozen of them would take longer than the run. KIND is
-``engine`` or one of the broken locks that the checkers must convict.
+``engine``, ``unguarded`` (ours without the guard after a loss) or one of the broken locks that the
+checkers must convict.
 """
 
 import json
@@ -39,9 +40,11 @@ class Held(Protocol):
 class Engine:
     """Ours, watched: when did the store first say that we stand in line?"""
 
+    guard_after_loss = True
+
     def __init__(self, url: str, limit: int, ttl: float) -> None:
         install_if_wanted()
-        self._locks = Locks.from_url(url)
+        self._locks = Locks.from_url(url, guard_after_loss=self.guard_after_loss)
         self._asked = {"limit": limit, "ttl": ttl, "wait": 60.0}
         store: Any = self._locks._store
         self._perform = store.perform
@@ -57,6 +60,12 @@ class Engine:
     def acquire(self) -> Held | None:
         self.queued = None
         return self._locks.acquire(NAME, **self._asked)  # type: ignore[arg-type]
+
+
+class UnguardedEngine(Engine):
+    """Ours, without the guard after a loss."""
+
+    guard_after_loss = False
 
 
 class Broken:
@@ -84,7 +93,11 @@ class BrokenLease:
         self._client.delete(NAME)
 
 
-KINDS: dict[str, Callable[[str, int, float], Any]] = {"engine": Engine, "broken": Broken}
+KINDS: dict[str, Callable[[str, int, float], Any]] = {
+    "engine": Engine,
+    "unguarded": UnguardedEngine,
+    "broken": Broken,
+}
 
 
 def contend(lock: Any, log: TextIO, ends: float) -> None:

@@ -52,6 +52,8 @@ class ParkedCalls:
         message: str = "",
         ttl: float = 30.0,
         reject_if_ended: bool = True,
+        group: str = "",
+        rank: int = 0,
     ) -> Answer:
         spec, holder = LockSpec(name, ttl, limit), Holder(task_id=job, task="bill")
         park = ParkRequest(
@@ -60,6 +62,8 @@ class ParkedCalls:
             self.lifetime,
             message or f"message {attempt} of {job}",
             self.most,
+            group,
+            rank=rank,
         )
         extras = AcquireExtras(reject_if_ended=reject_if_ended, park=park if parks else None)
         call = self.locks.commands.acquire(

@@ -36,6 +36,7 @@ class Proxy:
         self._changed = threading.Condition()
         self._connections: set[_Connection] = set()
         self._drop_reply_to: bytes | None = None
+        self._repeat_reply_to: bytes | None = None
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self.dropped = 0
@@ -85,6 +86,11 @@ class Proxy:
         """
         with self._changed:
             self._drop_reply_to = to
+
+    def repeat_next_reply(self, to: bytes = b"") -> None:
+        """Send one reply twice: that to the next request which contains `to`."""
+        with self._changed:
+            self._repeat_reply_to = to
 
     def refuse(self) -> None:
         """Close new connections at once. Present ones stay: add `cut()` to end them too."""
@@ -155,9 +161,16 @@ class Proxy:
             if wanted is not None and wanted in data:
                 self._drop_reply_to = None
                 connection.drops_reply = True
+            wanted = self._repeat_reply_to
+            if wanted is not None and wanted in data:
+                self._repeat_reply_to = None
+                connection.repeats_reply = True
         connection.server.sendall(data)
 
     def _send_reply(self, connection: "_Connection", data: bytes) -> None:
+        if connection.repeats_reply:
+            connection.repeats_reply = False
+            data += data
         while data and not connection.closed:
             mode = self._leave_hole(connection)
             if mode.kind == "drop_replies" or connection.drops_reply:
@@ -193,6 +206,7 @@ class _Connection:
         self.server = server
         self.closed = False
         self.drops_reply = False
+        self.repeats_reply = False
 
     def close(self) -> None:
         self.closed = True

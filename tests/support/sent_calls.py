@@ -52,7 +52,7 @@ def _name_of(key: str) -> str:
 
 
 def read_acquire(call: Call) -> SentAcquire:
-    token, record, *options = call.args
+    token, record, _known_number, *options = call.args
     ms, alive = str(record).split()[0], 0.0
     if "wait" in options:
         alive = int(options[options.index("wait") + 1]) / 1000

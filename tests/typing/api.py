@@ -58,8 +58,19 @@ def with_options(number: int, dry_run: bool = False) -> str:
     return str(number)
 
 
+@single_instance(key="printer", on_conflict="park", by_priority=True)
+def parked(number: int) -> str:
+    return str(number)
+
+
+@single_instance(key="build:{number}", on_conflict="cancel_running", displace_after=60)
+def displacing(number: int) -> str:
+    return str(number)
+
+
 def functions() -> None:
     assert_type(bare(1), str)
+    assert_type(parked(1) + displacing(1), str)
     assert_type(with_options(1, dry_run=True), str)
     bare("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with_options()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

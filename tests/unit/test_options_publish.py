@@ -88,6 +88,8 @@ def test_what_debounce_means_is_as_strong_as_who_says_it() -> None:
         {"scope": "always"},
         {"pending_ttl": 0.5},
         {"pending_ttl": "1h"},
+        {"keep_message": "yes"},
+        {"keep_message": 1},
         {"debounce": -1},
         {"debounce": float("inf")},
         {"on_publish": "raise"},
@@ -152,6 +154,11 @@ def test_wait_is_for_the_publisher_if_it_waits() -> None:
         ({"max_queued": 2, "scope": "queued", "on_conflict": "return_existing"}, "allows more"),
         ({"on_conflict": {"publish": "wait"}}, "for calls that find another in the queue"),
         ({"wait": 5, "scope": "queued", "on_conflict": {"publish": "skip", "run": "skip"}}, "wait"),
+        ({"keep_message": True}, "keep_message has no effect with scope='running'"),
+        (
+            {"keep_message": True, "debounce": 1, "arguments": "first"},
+            "keep_message is not possible with merged arguments",
+        ),
     ],
 )
 def test_nonsense_about_the_queue_is_refused_where_it_is_written(

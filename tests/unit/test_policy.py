@@ -13,7 +13,7 @@ from celery_locks.policy import (
     on_done,
     on_unavailable,
 )
-from celery_locks.types import Conflict, Holder
+from celery_locks.types import Conflict, Holder, Override
 
 OTHERS = Conflict("name", (Holder(token="t", task_id="other"),), 3.0, 1)
 
@@ -30,6 +30,19 @@ def by(task_id: str, retries: int = 0, replaced: int = 0) -> Conflict:
 def test_each_policy_decides(policy: OnConflict, kind: str) -> None:
     """``wait`` has waited by the time it is asked here: its patience is over."""
     assert on_conflict(OTHERS, LockOptions(on_conflict=policy), Situation("me")).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [("skip", "requeue"), ("raise", "raise"), ("requeue", "requeue"), ("park", "park")],
+)
+def test_a_guarded_lock_drops_no_call(policy: OnConflict, kind: str) -> None:
+    """A skip would drop what may be the only call: nobody knows of a run that it duplicates."""
+    guard = Override(0, "", "lost", since=1.0, until=31.0, is_guard=True)
+    conflict = Conflict("name", (), 30.0, 1, pause=guard)
+    decision = on_conflict(conflict, LockOptions(on_conflict=policy), Situation("me"))
+    assert decision.kind == kind
+    assert "lost its data" in decision.why
 
 
 def test_a_skip_before_another_link_raises() -> None:

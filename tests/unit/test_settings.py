@@ -37,8 +37,9 @@ def test_settings_take_what_is_said() -> None:
         locks_shards=4,
         locks_keep_invisible=False,
         locks_done_ttl=60,
+        locks_guard_after_loss=False,
     )
-    assert said == Settings("redis://there/2", {}, "shop", 4, False, 60)
+    assert said == Settings("redis://there/2", {}, "shop", 4, False, 60, guard_after_loss=False)
 
 
 def test_settings_come_from_django_by_namespace() -> None:

@@ -23,6 +23,7 @@ from celery_locks.store.commands.replies import (
     Located,
     LockPage,
     PreparedMessage,
+    Reassertion,
     Rejection,
     Renewal,
     RenewReply,
@@ -116,7 +117,7 @@ class ParkRequest(NamedTuple):
     ``holder`` is the message, which nobody has begun, and ``lifetime`` the seconds for which its
     slot is reserved for it once it is woken. ``attempt`` is that of the run which parks it. Those
     of one ``group`` take turns with the other groups. A ``latest`` one takes the place of the
-    ``latest`` one that waits.
+    ``latest`` one that waits. One with a higher ``rank`` comes first; the others have rank 0.
     """
 
     holder: Holder
@@ -126,6 +127,7 @@ class ParkRequest(NamedTuple):
     most: int
     group: str = ""
     latest: bool = False
+    rank: int = 0
 
     def args(self, spec: LockSpec) -> tuple[Arg, ...]:
         assert self.holder.task_id is not None
@@ -133,7 +135,8 @@ class ParkRequest(NamedTuple):
         reserved = spec._replace(ttl=self.lifetime)
         record = _record_tail(reserved, self.holder, job_field(self.holder))
         keeps = "latest" if self.latest else "all"
-        return token, self.attempt, record, self.message, self.most, self.group, keeps
+        parked = token, self.attempt, record, self.message
+        return *parked, self.most, self.group, keeps, self.rank
 
 
 class AcquireExtras(NamedTuple):
@@ -157,6 +160,8 @@ class AcquireExtras(NamedTuple):
     """The mark of a run's result, and the fence from which on it counts: then ``Completed``."""
     park: ParkRequest | None = None
     """The message to park if the lock is busy; then the reply is ``Parked``."""
+    forget: str = ""
+    """Token of the reservation whose message need not be kept once the lock is granted."""
     published_by: tuple[int, ...] = ()
     """Fences of the run that published this retry: take the lock over from no other run."""
 
@@ -190,6 +195,9 @@ class AcquireExtras(NamedTuple):
         if mark:
             keys += [root + mark]
             args += ["join", fence]
+        if self.forget:
+            keys += [f"{root}kept"]
+            args += ["forget", self.forget]
         if self.published_by:
             args += ["published_by", ",".join(map(str, self.published_by))]
         for rate in self.rates:
@@ -272,7 +280,9 @@ def milliseconds(seconds: float) -> int:
 class LockCommands:
     """Builds the calls for one prefix, spread over ``shards`` hash tags."""
 
-    def __init__(self, prefix: str = DEFAULT_PREFIX, shards: int = 1) -> None:
+    def __init__(
+        self, prefix: str = DEFAULT_PREFIX, shards: int = 1, *, guard_after_loss: bool = True
+    ) -> None:
         if not prefix or set(prefix) & set("{} \r\n"):
             raise LockUsageError(f"prefix {prefix!r} must be a text without braces and spaces")
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
@@ -280,6 +290,9 @@ class LockCommands:
         self.prefix = prefix
         self.roots = [f"{prefix}:{{{shard}}}:" for shard in range(shards)]
         self._only_root = self.roots[0] if shards == 1 else ""
+        self.guard_after_loss = guard_after_loss
+        # Root → the latest number, a fence or a ticket, that its server gave us; see guard.lua.
+        self._known_numbers: dict[str, int] = {}
 
     def root(self, name: str) -> str:
         """Return the shard of a lock, the same in every process with this prefix and shards."""
@@ -316,7 +329,8 @@ class LockCommands:
         job, root = job_field(holder), self._only_root or self.root(name)
         record = _record_tail(spec, holder, job, channel)
         keys: tuple[str, ...] = lock_keys(root, name)
-        args: tuple[Arg, ...] = (token, record)
+        known = self._known_number(root, token)
+        args: tuple[Arg, ...] = (token, record, known)
         if alive:
             args += ("wait", milliseconds(alive))
         rates: tuple[RateCheck, ...] = ()
@@ -337,11 +351,28 @@ class LockCommands:
             keys += tuple(f"{root}w:{owner}" for owner in owners)
 
         def parse(reply: Any) -> int | Conflict | Rejection:
-            if isinstance(reply, int):
-                return reply
-            return parse_acquire(spec, [rate.name for rate in rates], reply, also)
+            if not isinstance(reply, int):
+                reply = parse_acquire(spec, [rate.name for rate in rates], reply, also)
+            if known != "":  # else the call has not begun an epoch
+                self._note_number(root, reply)
+            answer: int | Conflict | Rejection = reply
+            return answer
 
         return Call(scripts.ACQUIRE, root, keys, args, parse, min(ttl / 3, CALL_LIMIT))
+
+    def _known_number(self, root: str, token: str) -> Arg:
+        """Return the number by which the server notices that it lost its data; "" for none.
+
+        A reservation needs no guard: nothing runs by it.
+        """
+        if not self.guard_after_loss or token.startswith(RESERVATION_PREFIX):
+            return ""
+        return self._known_numbers.get(root, 0)
+
+    def _note_number(self, root: str, answer: int | Conflict | Rejection) -> None:
+        number = answer.ticket if isinstance(answer, Conflict) else answer
+        if isinstance(number, int) and number > self._known_numbers.get(root, 0):
+            self._known_numbers[root] = int(number)
 
     def release(
         self,
@@ -473,6 +504,19 @@ class LockCommands:
             return parse_renew(batch, reply)
 
         return Call(scripts.RENEW, root, keys, tuple(args), parse, budget)
+
+    def reassert(self, batch: Sequence[Reassertion], budget: float) -> Call:
+        """Assert leases of one shard again after a loss of data: the tokens that stay lost."""
+        root = self.root(batch[0].spec.name)
+        keys = tuple(f"{root}h:{spec.name}" for spec, _, _, _ in batch)
+        args: list[Arg] = []
+        for spec, token, fence, holder in batch:
+            args += (token, fence, _record_tail(spec, holder, job_field(holder)))
+
+        def parse(reply: Any) -> frozenset[str]:
+            return frozenset(batch[position].token for position in reply)
+
+        return Call(scripts.REASSERT, root, keys, tuple(args), parse, budget)
 
     def stop(
         self, name: str, token: str = "", by: str = "", why: str = "", *, request_id: str

@@ -5,7 +5,7 @@ The contract of each script is at the head of its file; ``lib/park.lua`` describ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -80,9 +80,14 @@ class ParkCommands:
         keys = tuple(key for name in names for key in lock_keys(root, name))
         return Call(scripts.WAKE_WAITERS, root, keys, (), bool, CALL_LIMIT)
 
-    def confirm(self, root: str, messages: Sequence[ParkedMessage]) -> Call:
-        """Forget messages that the broker has; one that is parked again stays. Returns how many."""
-        args = tuple(arg for it in messages for arg in (it.token, it.number))
+    def confirm(
+        self, root: str, messages: Sequence[ParkedMessage], kept: Collection[str] = ()
+    ) -> Call:
+        """Forget messages that the broker has; one that is parked again stays. Returns how many.
+
+        Those whose token is in ``kept`` are kept until they start (``kept_messages.py``).
+        """
+        args = tuple(a for it in messages for a in (it.token, it.number, int(it.token in kept)))
         return Call(scripts.CONFIRM_WAKE, root, (), args, int, CALL_LIMIT)
 
     def give_back(self, root: str, messages: Sequence[ParkedMessage]) -> Call:

@@ -41,6 +41,15 @@ class Renewal(NamedTuple):
     ttl: float
 
 
+class Reassertion(NamedTuple):
+    """One lease that its holder asserts again, after the server lost its data."""
+
+    spec: LockSpec
+    token: str
+    fence: int
+    holder: Holder
+
+
 class Ended(NamedTuple):
     """The rejection of an acquire with ``reject_if_ended``: this attempt of the job has ended."""
 
@@ -134,9 +143,13 @@ class RenewReply(NamedTuple):
 
 
 class Located(dict[str, tuple[str, Holder]]):
-    """Token → (lock name, Holder); ``revoked`` are the tokens that were force-released."""
+    """Token → (lock name, Holder); ``revoked`` are the tokens that were force-released.
+
+    ``limits`` has the limit of each, 0 for one that shares the lock.
+    """
 
     revoked: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = {}
 
 
 class LockPage(NamedTuple):
@@ -255,6 +268,7 @@ def parse_locate(tokens: Sequence[str], reply: list[Any]) -> Located:
     located = Located(
         (token, parse_located(token, record)) for token, record in found if record != 1
     )
+    located.limits = {token: _limit_in(record) for token, record in found if record != 1}
     located.revoked = frozenset(token for token, record in found if record == 1)
     return located
 
@@ -302,6 +316,10 @@ def name_in(record: bytes) -> str:
     return rest[: int(length)].decode()
 
 
+def _limit_in(record: bytes) -> int:
+    return int(record.split(b" ", 4)[3])
+
+
 def infos_of(names: Iterable[str], reply: list[Any]) -> list[LockInfo]:
     """Read the reply of ``describe.lua``: the locks with holders, waiters, a pause or a limit."""
     now, *locks = reply
@@ -317,7 +335,7 @@ def _info_of(name: str, lock: list[Any], now: int) -> LockInfo:
     entries = list(holders_of(rest))
     overrides = [override_of(marker) for marker in markers]
     limited = next((it for it in overrides if not it.is_pause), None)
-    limits = [int(record.split(b" ", 4)[3]) for record in rest[2::3] if record]
+    limits = [_limit_in(record) for record in rest[2::3] if record]
     limit = limited.limit if limited else (limits or [1])[0]
     own_limits = list(filter(None, limits))  # those that share it have none
     return LockInfo(
@@ -336,6 +354,7 @@ def _info_of(name: str, lock: list[Any], now: int) -> LockInfo:
 
 def override_of(marker: bytes) -> Override:
     """Read a marker, or the value of a pattern or rate; see ``overrides.lua``, ``rates.lua``."""
+    is_guard = marker.startswith(b"~guard ")
     if marker.startswith(b"~"):
         marker = marker.split(b" ", 1)[1]
     until, since, limit, about = marker.split(b" ", 3)
@@ -344,7 +363,7 @@ def override_of(marker: bytes) -> Override:
     if b"/" in limit:
         texts["rate"] = " ".join(part.split(":")[0] for part in limit.decode().split(","))
         limit = b"0"
-    return Override(int(limit), since=int(since) / 1000, until=ends, **texts)
+    return Override(int(limit), since=int(since) / 1000, until=ends, is_guard=is_guard, **texts)
 
 
 def holders_of(flat: Sequence[Any]) -> Iterable[Holder]:

@@ -19,7 +19,7 @@ _as_bulk = "${}\r\n{}\r\n".format
 SHARD_KEYS = frozenset(
     (
         *("records", "index", "fence", "past", "usual", "completed", "notices", "log", "patterns"),
-        *("due", "parked"),
+        *("due", "parked", "kept", "epoch"),
     )
 )
 _INCLUDE = re.compile(r"^--include (\w+)$", re.MULTILINE)
@@ -130,6 +130,7 @@ ACQUIRE = Script("acquire")
 RELEASE = Script("release")
 RELEASE_SEVERAL = Script("release_several")
 RENEW = Script("renew")
+REASSERT = Script("reassert")
 FORCE_RELEASE = Script("force_release")
 LOCATE = Script("locate")
 DESCRIBE = Script("describe")
@@ -169,5 +170,8 @@ CONFIRM_WAKE = Script("confirm_wake")
 RETURN_DUE = Script("return_due")
 UNPARK = Script("unpark")
 PURGE = Script("purge")
+KEEP_MESSAGE = Script("keep_message")
+SCAN_KEPT = Script("scan_kept")
+RECOVER_MESSAGE = Script("recover_message")
 SHARE_RUNS = Script("share_runs")
 CLAIM_RUN = Script("claim_run")

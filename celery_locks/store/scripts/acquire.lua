@@ -1,8 +1,10 @@
 -- acquire: grant a slot, or join the queue, or report who holds the lock. Safe to repeat with one token.
--- KEYS after the 10 below: the keys of the options, in their order; then w:<owner> for each owner
+-- KEYS after the 11 below: the keys of the options, in their order; then w:<owner> for each owner
 --      (owners.py) that holds other locks and waits in this call
 -- ARGV 1 token  2 record without fence and since; '-' for no job or no channel
---      3... options, each with its values:
+--      3 the latest number that the caller got from this shard, 0 for none; '' for a caller that the guard
+--        (guard.lua) does not concern
+--      4... options, each with its values:
 --      option     keys               values
 --      wait                          ms for which the caller counts as alive in the queue; the first option, if given
 --      ended      e:<job>                         reject the call if this attempt of the job has ended (reject.lua)
@@ -14,13 +16,14 @@
 --      once       o:<name>           reuse, ms    the mark that the work is completed (reject.lua)
 --      join       j:<name>           fence        reject the call with the result of a run that has this fence
 --                                                 or a later one (reject.lua)
+--      forget     kept               token        the message has started: it is not kept any longer (keep_message.lua)
 --      published_by                  fences       of the run that published this retry, with commas: it takes over
 --                                                 from no other run of its job (takeover.lua)
 --      also       h:<name> q:<name>  record       a further lock: all are granted or none (several.lua); its
 --                                                 token is the first one's with '/1', '/2', ...
---      park       parked g:<name>    token, attempt, record, message, most, group, 'all' or 'latest'   if the
---                                                 lock is busy, park this message (park.lua), unless so many
---                                                 wait already
+--      park       parked g:<name>    token, attempt, record, message, most, group, 'all' or 'latest', rank   if
+--                                                 the lock is busy, park this message (park.lua), unless so
+--                                                 many wait already
 --      rate       r:<rate> d:<rate> rates p:<token>   µs, limits   a rate limit (rates.lua); there may be several
 -- returns the fence (an integer): granted
 --         {'start_in', fence, µs}: granted, and the caller starts then, within a second (rates.lua)
@@ -36,26 +39,29 @@
 --         [token, expiry, record]...}: up to 8 holders; only the copy if another copy of this message, or of
 --         an earlier attempt, runs, and then the caller is not queued. A later grant has a fence above the ticket. n is the
 --         limit of the holders if it is another than the caller's and neither shares the lock. With the marker of a pause
---         (overrides.lua) there may be no holders, and an earlier attempt of the job is not listed.
+--         or a guard (overrides.lua) there may be no holders, and an earlier attempt of the job is not listed.
 --
 -- lib/common.lua has the rule for callers with different limits. A pause applies to all but reservations
 -- (token 'q'): nothing runs by them, so calls can be published, and recognised as duplicates, meanwhile.
 -- Model: Acquire in Lock.tla; with the option park, AcquireOrPark in Park.tla.
 
---keys records index fence past usual completed patterns due held queue
+--keys records index fence past usual completed patterns due epoch held queue
 --include clock
 --include names
 --include common
+--include guard
 
-local token, record_tail = ARGV[1], ARGV[2]
+local token, record_tail, known = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ttl = record_tail:match('^%d+')
 
 -- A lock without holders has no live waiters: whoever removes the last holder hands the slot over.
 -- The hot path, a free lock and no options, returns before the functions of the other paths are created.
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-if not holders[1] and (not ARGV[3] or ARGV[3] == 'wait' and not ARGV[5]) then
+if not holders[1] and (not ARGV[4] or ARGV[4] == 'wait' and not ARGV[6]) then
   local number = next_number()
-  if not has_patterns then return grant(held, token, now() + ttl, record_tail, number) end
+  if not has_patterns and not (known and guarded_until(known, ttl)) then
+    return grant(held, token, now() + ttl, record_tail, number)
+  end
 end
 
 --include options
@@ -110,7 +116,17 @@ local reply = options.replace and saved_reply(options.replace[2]) or rejection()
 if reply then return reply end
 if not holders[1] and not has_patterns and not options.also then
   local number = next_number()
-  if not has_patterns then return limited() or grant_slot(number) end
+  if not has_patterns and not (known and guarded_until(known, ttl)) then return limited() or grant_slot(number) end
+end
+
+-- Returns the marker of the guard, or nil; `adds` it to the lock, so that nobody passes this caller.
+local function guard_marker(held, adds)
+  local ends, began = nil, nil
+  if known then ends, began = guarded_until(known, ttl) end
+  if not ends then return end
+  local marker = string.format('~guard %.0f %.0f 0 %s', math.ceil(ends / 1000), -began / 1000, GUARD_ABOUT)
+  if adds then add_marker(held, marker) end
+  return marker
 end
 
 --include enqueue
@@ -151,7 +167,8 @@ local matching, over = match_patterns(name_of(held))
 if over[1] then drop_patterns(over) end
 local has_room = apply_patterns(held, queue, markers, matching, options.wait or options.park)
 local operator_limit, pause, left = read_overrides(held, markers)
-pause = pause or matching[1]
+local guard = guard_marker(held, options.wait or options.park)
+pause = pause or matching[1] or guard
 -- A reservation comes after a run that waits for the end of the pause.
 if is_reservation(token) and is_reservation(redis.call('ZRANGE', queue, 0, 0)[1] or token) then pause = nil end
 has_room = has_room or left < #markers or fits(limit, #holders / 2, limit == 0, operator_limit)

@@ -78,14 +78,6 @@ def test_revoked_before_the_first_renewal_is_heard_at_a_third_of_the_ttl() -> No
         assert time.time() - holder.acquired_at < holder.ttl * 0.6
 
 
-def test_lost_lease_is_raised_after_the_store_was_emptied(pool: Pool) -> None:
-    """Nothing in the store remembers that the lock was held; the holder does."""
-    task = "look_after_it" if pool.name == "eventlet" else "lose"
-    key, result = start(pool.stage, task, 20)
-    pool.stage.store.flushdb()
-    check_lost(pool.stage, key, result)
-
-
 def test_lost_lease_only_warns_when_told_to(pool: Pool) -> None:
     """The task goes on; its lease says that it is lost and the log does too."""
     key, result = start(pool.stage, "lose_quietly", 1.6)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from celery_locks import LockConflict, admin
+from celery_locks import AlreadyQueued, LockConflict, admin
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
 from tests.support.parking_rig import (
     LONG,
@@ -147,6 +147,18 @@ def test_revoked_task_leaves_the_queue_at_once(rig: Rig, key: str) -> None:
     assert not rig.starts(first.id)
 
 
+def test_task_revoked_by_a_stamped_header_is_discarded_in_its_turn(rig: Rig, key: str) -> None:
+    """Only a worker that gets the message can compare its headers."""
+    with rig.locks.hold(key):
+        [first] = park(rig, key, stamp=key, stamped_headers=["stamp"])
+        [second] = park(rig, key)
+        rig.app.control.revoke_by_stamped_headers({"stamp": key}, reply=True, limit=1)
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=LONG)
+    assert_ran_in_order(rig, key, [second])
+    assert not rig.starts(first.id)
+
+
 def test_task_that_expires_while_it_is_parked_does_not_run(rig: Rig, key: str) -> None:
     with rig.locks.hold(key):
         [first] = park(rig, key, expires=5)
@@ -172,6 +184,17 @@ def test_task_fails_if_too_many_wait(rig: Rig, key: str) -> None:
         late = rig.task("work").apply_async((key,), lock={**PARK, **lock})
         with pytest.raises(LockConflict):
             late.get(timeout=PATIENCE)
+    assert_ran_in_order(rig, key, results)
+
+
+def test_call_fails_if_too_many_wait(rig: Rig, key: str) -> None:
+    """Its publisher learns of it: nothing is dropped silently."""
+    lock = {**PARK, "scope": "queued+running", "max_parked": 1}
+    work = rig.task("work")
+    with rig.locks.hold(key):
+        results = [work.apply_async((key,), lock=lock)]
+        with pytest.raises(AlreadyQueued):
+            work.apply_async((key,), lock=lock)
     assert_ran_in_order(rig, key, results)
 
 
@@ -201,6 +224,18 @@ def test_calls_that_are_parked_at_publish_keep_their_order_with_retries(rig: Rig
     assert_ran_in_order(rig, key, results)
 
 
+@pytest.mark.parametrize("option", ["connection", "producer"])
+def test_call_with_a_connection_of_its_own_is_parked(rig: Rig, key: str, option: str) -> None:
+    """Celery would send the message over that connection, where it is only to be recorded."""
+    lock = {"on_conflict": "park", "scope": "queued+running"}
+    with rig.app.connection_for_write() as connection:
+        own = connection if option == "connection" else connection.Producer()
+        with rig.locks.hold(key):
+            result = rig.task("work").apply_async((key,), lock=lock, **{option: own})
+            wait_parked(rig, key, 1)
+    assert_ran_in_order(rig, key, [result])
+
+
 def test_killed_child_lets_the_next_parked_task_start(rig: Rig, key: str) -> None:
     """kill -9: the main process releases the lock long before it would lapse."""
     first = rig.task("work").apply_async((key, key), lock=PARK)
@@ -226,6 +261,19 @@ def test_killed_child_of_a_woken_task_runs_it_again(rig: Rig, key: str) -> None:
         assert result.get(timeout=LONG) == key
     assert [len(rig.starts(result.id)) for result in (first, second)] == [2, 1]
     wait_nothing_parked(rig)
+
+
+def test_first_worker_wakes_what_came_due_without_any(key: str) -> None:
+    """Nobody is there to publish when the lock comes free: the messages wait for a worker."""
+    lock = {**PARK, "scope": "queued+running"}
+    with fresh_rig(locks_ttl=30) as rig:
+        with rig.locks.hold(key):
+            results = park(rig, key, 3, lock=lock)
+        [woken] = rig.locks.holders(key)
+        assert (woken.task_id, woken.is_queued) == (results[0].id, True)
+        assert not any(rig.redis.llen(name) for name in ("celery", "unacked"))
+        with rig.worker(concurrency=2):
+            assert_ran_in_order(rig, key, results)
 
 
 def test_new_worker_finishes_what_a_killed_worker_had_parked(key: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from celery_locks.integration.parking import publish_message, record_message
+from celery_locks.integration.message_text import publish_message, record_message
 from tests.servers.embedded import EmbeddedServer
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.celery_worker import PATIENCE, Rig, rig_on
@@ -27,7 +27,7 @@ from tests.support.parking_rig import (
     wait_parked,
 )
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq import RabbitMQ, is_installed
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker as Stranger
 
@@ -37,16 +37,6 @@ _numbers = itertools.count()
 @pytest.fixture
 def key() -> str:
     return f"park-{next(_numbers)}"
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(no_server_left: None) -> Iterator[RabbitMQ]:
-    if not is_installed():
-        if os.environ.get("CI") and not os.environ.get("CELERY_LOCKS_WITHOUT_RABBITMQ"):
-            pytest.fail("No rabbitmq-server here.")
-        pytest.skip("No rabbitmq-server here.")
-    with RabbitMQ() as broker:
-        yield broker
 
 
 @contextmanager
@@ -123,6 +113,39 @@ def test_parked_tasks_survive_a_failover_of_sentinel(key: str) -> None:
             assert result.get(timeout=LONG) == key
         assert_one_at_a_time(rig, key)
         assert len(rig.starts()) == 3
+
+
+def test_failover_of_sentinel_while_a_task_is_woken(key: str) -> None:
+    """A worker has taken the message and cannot publish it; another server has its reservation."""
+    with (
+        EmbeddedServer() as broker,
+        EmbeddedServer() as results_server,
+        EmbeddedSentinel() as sentinel,
+        rig_on(results_server, broker_url=broker.url, locks_url=sentinel.url, locks_ttl=30) as rig,
+        rig.worker(concurrency=2),
+    ):
+        lease = rig.locks.acquire(key)
+        assert lease
+        results = park(rig, key, 3)
+        broker.pause()
+        lease.release()
+        old = sentinel.primary
+        with old.client() as client:
+            wait_until(lambda: is_being_woken(client), LONG, what="a worker to take the message")
+            assert client.wait(1, 20_000) == 1
+        old.kill()
+        sentinel.wait_failover(old)
+        broker.resume()
+        for result in results:
+            assert result.get(timeout=LONG) == key
+        assert_one_at_a_time(rig, key)
+        assert [it["id"] for it in rig.starts()] == [it.id for it in results]
+
+
+def is_being_woken(client: Any) -> bool:
+    """Return True if a worker has taken a message and not confirmed it (TAKEN in poll_due.lua)."""
+    due = client.zrange("celery-locks:{0}:due", 0, -1, withscores=True)
+    return any(at % 1 == 0.5 for member, at in due if not member.startswith(b"n"))
 
 
 def test_parked_tasks_on_a_cluster(cluster: EmbeddedCluster, key: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import TaskRevokedError
 
-from celery_locks import AlreadyDone
+from celery_locks import AlreadyDone, admin
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
+from tests.support.parking_rig import LONG
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
@@ -125,6 +126,34 @@ def test_new_task_stops_the_run_and_takes_its_place(rig: Rig, key: str) -> None:
     rig.open(key)
     assert [runs[-1].get(timeout=PATIENCE), last.get(timeout=PATIENCE)] == [key, key]
     rig.never_two_at_once()
+
+
+def test_run_has_its_time_before_it_is_stopped(rig: Rig, key: str) -> None:
+    """The new task is parked by then: a worker that looks at the lock asks the run to stop."""
+    work = rig.task("work")
+    first = displace(work, key, f"{key}-nobody opens it", displace_after=6)
+    rig.wait_started(first)
+    [run] = rig.locks.holders(key)
+    second = displace(work, key, displace_after=6)
+    with pytest.raises(TaskRevokedError, match=f"superseded by {second.id}"):
+        first.get(timeout=LONG)
+    assert second.get(timeout=PATIENCE) == key
+    [asked] = [it for it in admin.history(rig.locks, name=key) if it.act == "stop"]
+    assert asked.by == f"task {second.id}"
+    assert asked.at >= run.acquired_at + 6, "it was asked to stop too early"
+    rig.never_two_at_once()
+
+
+def test_run_that_ends_in_its_time_has_its_result(rig: Rig, key: str) -> None:
+    """So tasks that need less than that finish under any stream of new ones."""
+    work = rig.task("work")
+    first = displace(work, key, key, displace_after=3600)
+    rig.wait_started(first)
+    second = displace(work, key, displace_after=3600)
+    wait_parked(rig, key, 1)
+    rig.open(key)
+    assert [first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)] == [key, key]
+    assert not [it for it in admin.history(rig.locks, name=key) if it.act == "stop"]
 
 
 def test_run_that_does_not_stop_is_terminated(rig: Rig, key: str) -> None:

@@ -172,7 +172,7 @@ def test_check_warns_if_the_server_may_lose_parked_messages(
     found = found_for_parking(locks, monkeypatch, "park", info, save)
     assert len(found) == len(words)
     for sentence, expected in zip(found, words, strict=True):
-        assert sentence.startswith("Messages of 'bill' are parked on it. ")
+        assert sentence.startswith("Messages of 'bill' are stored on it. ")
         assert expected in sentence
 
 

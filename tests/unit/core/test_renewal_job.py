@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from celery_locks.core.lease import Lease, State
+from celery_locks.core.lease import Lease, State, trusted_until
 from celery_locks.errors import LeaseLost, LockUnavailable
 from celery_locks.store.commands.locks import RENEW_BATCH, LockCommands
-from celery_locks.types import LockSpec, Revocation
+from celery_locks.types import Holder, LockSpec, Revocation
 from tests.support.scripted_store import AnsweringStore, ScriptedStore
 from tests.support.sent_calls import names_in, renew_reply
 from tests.support.still_renewer import StillRenewer
@@ -136,6 +136,61 @@ def test_lost_one_is_told_and_the_others_go_on(
     still_renewer.run_due()
     assert (one.state, two.state) == (State.LOST, State.HELD)
     assert still_renewer.tokens == {"t-two"}
+
+
+def held_by_us(virtual_clock: VirtualClock, name: str = "a") -> Lease:
+    kept = lease(virtual_clock, name)
+    kept.holder = Holder()
+    return kept
+
+
+def test_lease_that_the_server_lost_is_asserted_again(
+    still_renewer: StillRenewer, scripted_store: ScriptedStore, virtual_clock: VirtualClock
+) -> None:
+    """Those that stay lost are told; the deadline counts from before the first of both calls."""
+    one, two = held_by_us(virtual_clock, "one"), held_by_us(virtual_clock, "two")
+    for kept in (one, two):
+        still_renewer.add(kept, scripted_store, LockCommands("p"))
+    scripted_store.expect(("renew", renew_reply("t-one", "t-two")), ("reassert", {"t-two"}))
+    virtual_clock.advance(3)
+    still_renewer.run_due()
+    assert (one.state, two.state) == (State.HELD, State.LOST)
+    assert one.deadline == pytest.approx(trusted_until(virtual_clock(), 9))
+    assert still_renewer.tokens == {"t-one"}
+
+
+def test_reassertion_without_a_reply_is_tried_again(
+    still_renewer: StillRenewer, scripted_store: ScriptedStore, virtual_clock: VirtualClock
+) -> None:
+    kept = held_by_us(virtual_clock)
+    still_renewer.add(kept, scripted_store, LockCommands("p"))
+    scripted_store.expect(("renew", renew_reply("t-a")), ("reassert", LockUnavailable("down")))
+    virtual_clock.advance(3)
+    still_renewer.run_due()
+    assert kept.state is State.SUSPENDED
+    scripted_store.expect(("renew", renew_reply("t-a")), ("reassert", set()))
+    virtual_clock.time = still_renewer.first_due
+    still_renewer.run_due()
+    assert kept.state is State.HELD
+
+
+def test_release_during_a_reassertion_is_sent_again(
+    still_renewer: StillRenewer, scripted_store: ScriptedStore, virtual_clock: VirtualClock
+) -> None:
+    """The release may have come before the server had the lease again: nobody would end it."""
+    kept = held_by_us(virtual_clock)
+    still_renewer.add(kept, scripted_store, LockCommands("p"))
+
+    def released_meanwhile(_: Any) -> set[str]:
+        still_renewer.discard(kept.token)
+        kept.begin_release()
+        return set()
+
+    scripted_store.expect(("renew", renew_reply("t-a")), ("reassert", released_meanwhile))
+    scripted_store.expect(("release", 1))
+    virtual_clock.advance(3)
+    still_renewer.run_due()
+    assert (kept.state, still_renewer.tokens) == (State.RELEASED, frozenset())
 
 
 def test_release_during_a_renewal_is_no_loss(

@@ -44,7 +44,8 @@ class Commands:
     def wake_waiters(self, _: str, names: list[str]) -> Any:
         return "wake", names
 
-    def confirm(self, _: str, messages: Any) -> Any:
+    def confirm(self, _: str, messages: Any, kept: Any) -> Any:
+        assert not kept
         return "confirm", messages
 
     def give_back(self, _: str, messages: Any) -> Any:
@@ -56,7 +57,7 @@ def wake(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that lets a worker with the task "known" poll a server."""
     published: list[str] = []
     monkeypatch.setattr(parking, "ParkCommands", Commands)
-    monkeypatch.setattr(parking, "terminate_late", lambda *_: None)
+    monkeypatch.setattr(parking, "stop_displaced", lambda *_: None)
     monkeypatch.setattr(parking, "publish_message", lambda _, text: published.append(text))
 
     def run(server: Server) -> int:

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
 
-from celery_locks.integration.parking import record_message
+from celery_locks.integration.message_text import record_message
 from celery_locks.integration.revoked_results import mark_purged
 
 

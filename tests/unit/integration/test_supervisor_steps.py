@@ -377,6 +377,7 @@ def test_child_is_signalled_when_its_lease_is_lost(
     """It checks and tells of the loss itself: it may just have released the lock."""
     advance_to_lookup(virtual_clock, supervisor)
     scripted_store.expect(("locate", located()), ("renew", renew_reply("t")))
+    scripted_store.expect(("reassert", frozenset({"t"})))
     supervisor.run()
     [lease] = [still_renewer.lease_of("t")]
     still_renewer.run_due()

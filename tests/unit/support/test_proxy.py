@@ -148,6 +148,17 @@ def test_drop_next_reply_waits_for_its_request(proxy: Proxy, end: socket.socket)
     assert silent(end)
 
 
+def test_repeat_next_reply_repeats_one(proxy: Proxy, end: socket.socket) -> None:
+    """What a broken proxy does, and for one reply only."""
+    proxy.repeat_next_reply(to=b"EVALSHA")
+    end.sendall(b"HELLO 3")
+    assert end.recv(100) == b"<HELLO 3>"
+    end.sendall(b"EVALSHA abc")
+    assert end.recv(100) == b"<EVALSHA abc><EVALSHA abc>"
+    end.sendall(b"EVALSHA abc")
+    assert end.recv(100) == b"<EVALSHA abc>"
+
+
 def test_refuse_closes_new_connections_only(proxy: Proxy, end: socket.socket) -> None:
     """Like a server at its connection limit: who is in stays in."""
     proxy.refuse()

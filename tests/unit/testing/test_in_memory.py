@@ -257,6 +257,7 @@ def test_lock_of_an_unlocked_task_has_what_a_lease_has(app: Celery) -> None:
         "has_ended",
         "is_foreign",
         "woke_parked",
+        "holder",
     }
     lease = Lease(LockSpec("a"), "token", 1, now())
     of_a_lease = {word for word in dir(lease) if not word.startswith("_")} - inner

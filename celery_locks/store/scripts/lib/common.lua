@@ -5,12 +5,13 @@
 -- "<prefix>:{<shard>}:", and one of the following; a script gets every key that it touches in KEYS.
 --   h:<name>  zset    token -> expiry ms        the holders; a lapsed one stays until its slot is needed.
 --                     Also markers with the score +inf: what operators set for the lock (overrides.lua)
---   q:<name>  zset    token -> ticket           the waiters, first come first served
+--   q:<name>  zset    token -> ticket           the waiters, first come first served; priorities are in park.lua
 --   records   hash    token -> record           the record of each holder and waiter
 --   index     zset    name  -> latest expiry ms  the names in use, so that no SCAN is needed; may be late, never early
 --   w:<owner> string  "<token> <name>"          the waiter of an owner that holds other locks (owners.py);
 --                     expires with the waiter's time to live, and is ignored once the waiter has left the queue
 --   fence     string  the last number given out, as a fence or as a ticket; with ' p' while there are patterns
+--   epoch     string  when the data of this shard began, and whether data from before is lost (guard.lua)
 --   patterns  hash    glob -> pause             the patterns of names that operators paused (patterns.lua)
 --   log       stream  actions of operators, about the last 1000 (action_log.lua)
 --   past      stream  holds of more than a second that ended or lapsed, about the last 1000 (past.lua)
@@ -20,6 +21,8 @@
 --   n:<name>  string  the fence of the reservation of the latest message that started; exists while a message
 --                     without its reservation may come (leave_message.lua)
 --   parked, due       the messages that wait for a lock, and what workers have to do for them (park.lua)
+--   kept      hash    token -> "<ms> <message>"  messages that are published again if the broker loses them
+--                     (keep_message.lua)
 --   Others: marks (marks.lua), buffers (batches.lua), inventory (take_item.lua), runs of a beat (share_runs.lua),
 --   replies (saved_replies.lua), rates (rates.lua).
 --
@@ -37,15 +40,17 @@
 -- waits for several locks (several.lua); then h:<name> has a marker. So an empty h:<name> means no queue.
 
 -- A hybrid clock: strictly increasing, and above every number from before a restart or a FLUSHALL.
-local has_patterns = false -- set by next_number()
+local has_patterns, last_number = false, nil -- set by next_number(): the number before the new one
 local function next_number()
   now()
   local number = micros
   local before = redis.call('SET', fence, number, 'GET') or 0
   local last = tonumber(before)
+  last_number = last
   if last and number > last then return number end
   has_patterns = not last -- "<number> p": see patterns.lua
-  number = math.max(number, (last or tonumber(before:match('^%d+'))) + 1)
+  last_number = last or tonumber(before:match('^%d+'))
+  number = math.max(number, last_number + 1)
   redis.call('SET', fence, string.format('%.0f', number) .. (has_patterns and ' p' or ''))
   return number
 end

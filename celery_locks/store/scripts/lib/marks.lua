@@ -21,6 +21,13 @@ local function is_completed(mark)
   return kind == 'r' or kind == 'n'
 end
 
+-- A mark is never lowered: an attempt may be slow to release the lock that a later one took over, and that
+-- one may have ended meanwhile.
+local function leave_ended_mark(mark, value, ms)
+  local before = redis.call('SET', mark, value, 'PX', ms, 'GET')
+  if before and (tonumber(before) or 0) > tonumber(value) then redis.call('SET', mark, before, 'PX', ms) end
+end
+
 -- With the value '', delete the mark if this token has left it at its start, and only then.
 local function leave_mark(mark, value, ms, token)
   local is_listed = mark:sub(name_start - 2, name_start - 1) == 'o:'
@@ -34,6 +41,7 @@ local function leave_mark(mark, value, ms, token)
   if is_listed and value:sub(1, 1) == 'f' and is_completed(redis.call('GET', mark) or '') then
     return -- this run lost its lock, and another one has completed the work
   end
+  if mark:sub(name_start - 2, name_start - 1) == 'e:' then return leave_ended_mark(mark, value, ms) end
   redis.call('SET', mark, value, 'PX', ms)
   if is_listed then redis.call('ZADD', completed, now() + ms, name_of(mark)) end
 end

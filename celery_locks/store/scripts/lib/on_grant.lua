@@ -27,6 +27,7 @@ local function on_grant()
     end
     redis.call('HDEL', records, reserved)
   end
+  if options.forget then redis.call('HDEL', options.forget[1], options.forget[2]) end
   if options.supersede then
     redis.call('SET', options.supersede[1], string.format('%.0f', SUPERSEDED), 'PX', options.supersede[2])
   end

@@ -2,13 +2,13 @@
 
 local KEY_COUNTS = {
   wait = 0, ended = 1, release = 3, replace = 2, supersede = 1, once = 1, newest = 1, rate = 4, also = 2, park = 2,
-  join = 1, published_by = 0,
+  join = 1, published_by = 0, forget = 1,
 }
 local VALUE_COUNTS = {
-  wait = 1, ended = 0, release = 1, replace = 1, supersede = 1, once = 2, newest = 1, rate = 2, also = 1, park = 7,
-  join = 1, published_by = 1,
+  wait = 1, ended = 0, release = 1, replace = 1, supersede = 1, once = 2, newest = 1, rate = 2, also = 1, park = 8,
+  join = 1, published_by = 1, forget = 1,
 }
-local options, next_key, next_value = {}, 11, 3 -- after the keys and values that every call has
+local options, next_key, next_value = {}, 12, 4 -- after the keys and values that every call has
 while ARGV[next_value] do
   local name = ARGV[next_value]
   local option = name == 'also' and options.also or {} -- it comes once for each further lock

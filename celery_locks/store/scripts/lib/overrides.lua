@@ -5,6 +5,7 @@
 --   "~pause <until ms, or 0> <since ms> 0 <about>"    nobody may acquire the lock
 --   "~glob <until ms, or 0> <since ms> 0 <about>"     the same, because of a pattern (patterns.lua)
 --   "~limit <until ms, or 0> <since ms> <n> <about>"  n may hold the lock
+--   "~guard <until ms> <since ms> 0 <about>"          the same, of no operator: the server lost its data (guard.lua)
 -- about is a JSON object for people: glob, by, why.
 --
 -- A marker makes h:<name> exist, so that calls leave their hot path and read it. One whose time is over

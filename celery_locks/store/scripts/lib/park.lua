@@ -25,10 +25,20 @@ local LOOK_MS = 5000
 local TURN = 1000000
 local GROUPS_MS = 86400000
 
-local function ticket_of(groups, group, number)
-  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
-  if not first then redis.call('DEL', groups) end
-  if group == '' then return number end
+-- Priorities: tickets are microseconds, and a message whose rank is one higher comes as if it had been parked
+-- so much earlier, 289 days. All who wait without a priority have rank 0. Ranks are from -255 to 255, so that
+-- a ticket is an exact number in a double until the year 2050.
+local RANK = 25000000000000
+
+-- The first of rank 0: groups have no priority.
+local function first_ticket(number)
+  return redis.call('ZRANGEBYSCORE', queue, number - RANK / 2, number + RANK / 2, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+end
+
+local function ticket_of(groups, group, number, rank)
+  if redis.call('EXISTS', queue) == 0 then redis.call('DEL', groups) end
+  if group == '' then return number - rank * RANK end
+  local first = first_ticket(number)
   local last = redis.call('HGET', groups, 'g' .. group)
   local ticket = math.max(first and tonumber(first) or number, last and last + TURN or 0)
   redis.call('HSET', groups, 'g' .. group, string.format('%.0f', ticket))
@@ -36,14 +46,14 @@ local function ticket_of(groups, group, number)
   return ticket
 end
 
-local function put_in_queue(parked_token, number, groups, group)
+local function put_in_queue(parked_token, number, groups, group, rank)
   local ticket
   if redis.call('ZREM', held, parked_token) == 1 then
     -- A woken message that may not run after all, because the lock was paused, comes first again.
     local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
-    ticket = first and first - 1 or number
+    ticket = math.min(number - rank * RANK, first and first - 1 or math.huge)
   end
-  redis.call('ZADD', queue, ticket or ticket_of(groups, group, number), parked_token)
+  redis.call('ZADD', queue, ticket or ticket_of(groups, group, number, rank), parked_token)
   redis.call('ZREM', due, parked_token)
 end
 
@@ -67,7 +77,7 @@ end
 -- parked already stays where it is; of two attempts the later one counts.
 local function park()
   if not options.park then return end
-  local parked, groups, parked_token, parked_attempt, tail, message, most, group, keeps = unpack(options.park)
+  local parked, groups, parked_token, parked_attempt, tail, message, most, group, keeps, rank = unpack(options.park)
   local is_queued = redis.call('ZSCORE', queue, parked_token)
   if not is_queued and redis.call('ZCARD', queue) >= tonumber(most) then return end
   local stored, number = redis.call('HGET', parked, parked_token), next_number()
@@ -75,13 +85,17 @@ local function park()
   if stored and stored:sub(1, 1) == '!' and parked_attempt ~= '0' then return {'ended', string.format('%.0f', SUPERSEDED)} end
   -- Two calls to which the publisher gave one id: the records differ, those of a repeated call do not.
   if is_queued and parked_attempt == '0' and record_of(parked_token):match('^%d+ %d+ (.*)$') ~= tail then return end
-  if not is_queued or not stored or tonumber(stored:match('^%d+') or 0) <= tonumber(parked_attempt) then
-    redis.call('HSET', parked, parked_token, string.format('%s %.0f %s', parked_attempt, number, message))
-    redis.call('HSET', records, parked_token, string.format('0 %.0f ', now() + PARKED_MS) .. tail)
+  local stored_attempt, stored_message = (stored or ''):match('^(%d+) %d+ (.*)$')
+  if stored_attempt and tonumber(stored_attempt) > tonumber(parked_attempt) and parked_attempt ~= '0' then
+    parked_attempt, message = stored_attempt, stored_message
   end
+  redis.call('HSET', parked, parked_token, string.format('%s %.0f %s', parked_attempt, number, message))
+  redis.call('HSET', records, parked_token, string.format('0 %.0f ', now() + PARKED_MS) .. tail)
   redis.call('ZADD', index, 'GT', now() + PARKED_MS, name_of(held))
-  if not is_queued then put_in_queue(parked_token, number, groups, group) end
+  if not is_queued then put_in_queue(parked_token, number, groups, group, rank) end
   if keeps == 'latest' and not is_queued then supersede_waiting(parked, groups, parked_token) end
   redis.call('ZADD', due, 'NX', now() + LOOK_MS, 'n' .. name_of(held))
-  return {'parked', redis.call('ZRANK', queue, parked_token) + 1}
+  -- The one that was first may wait for several locks, or have a lower limit: then a slot can be free.
+  if tonumber(rank) > 0 then hand_over(held, queue) end
+  return {'parked', (redis.call('ZRANK', queue, parked_token) or 0) + 1}
 end

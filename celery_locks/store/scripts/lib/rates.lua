@@ -95,13 +95,16 @@ local function read_rate(option, member)
   return rate
 end
 
-local function write_times(rate, field, at)
+-- Count a start at `at` as reserved, as started, or both, in this order: one write.
+local function write_times(rate, at, ...)
   local last, values = 0, {'limits', rate.text}
-  for _, limit in ipairs(rate.limits) do
-    limit[field] = math.max(at, limit[field], field == 'reserved' and limit.started or 0) + limit.charge
-    last = math.max(last, limit[field])
-    values[#values + 1] = limit.period .. field:sub(1, 1)
-    values[#values + 1] = string.format('%.0f', limit[field])
+  for _, field in ipairs({...}) do
+    for _, limit in ipairs(rate.limits) do
+      limit[field] = math.max(at, limit[field], field == 'reserved' and limit.started or 0) + limit.charge
+      last = math.max(last, limit[field])
+      values[#values + 1] = limit.period .. field:sub(1, 1)
+      values[#values + 1] = string.format('%.0f', limit[field])
+    end
   end
   redis.call('HSET', rate.key, unpack(values))
   keep_for(rate.key, last - micros)
@@ -124,7 +127,7 @@ end
 
 -- Promise the caller the start at rate.at, after those who have a promise already.
 local function promise(rate, member)
-  write_times(rate, 'reserved', rate.at)
+  write_times(rate, rate.at, 'reserved')
   note_delayed(rate, member, rate.at, rate.at)
 end
 
@@ -186,8 +189,11 @@ local function count_start(options, member)
   if not rates then return end
   for _, rate in ipairs(rates) do
     if rate.is_noted then redis.call('ZREM', rate.delayed, member) end
-    if not rate.fits then write_times(rate, 'reserved', start_at) end
-    write_times(rate, 'started', start_at)
+    if rate.fits then
+      write_times(rate, start_at, 'started')
+    else
+      write_times(rate, start_at, 'reserved', 'started')
+    end
   end
   redis.call('SET', options[1][4], string.format('%.0f', start_at), 'PX', 10000)
   rates = nil

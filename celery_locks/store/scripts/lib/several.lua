@@ -35,7 +35,8 @@ local function inspect(lock)
   if over[1] then drop_patterns(over) end
   apply_patterns(lock.held, lock.queue, read_markers(lock.held), matching, options.wait)
   local operator_limit, pause = read_overrides(lock.held, read_markers(lock.held))
-  lock.pause = pause or matching[1]
+  local guard = guard_marker(lock.held, options.wait)
+  lock.pause = pause or matching[1] or guard
   drop(lock.held, redis.call('ZRANGEBYSCORE', lock.held, '-inf', now(), 'WITHSCORES'))
   local is_behind = not lock.pause and select(2, hand_over(lock.held, lock.queue, lock.token))
   lock.holders = redis.call('ZRANGEBYSCORE', lock.held, '-inf', '(+inf', 'WITHSCORES')

@@ -8,7 +8,13 @@ import pytest
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store.calls import Call, run_sync
-from celery_locks.store.commands.locks import CALL_LIMIT, WOKE, LockCommands, budget_of
+from celery_locks.store.commands.locks import (
+    CALL_LIMIT,
+    WOKE,
+    LockCommands,
+    budget_of,
+    reservation_token,
+)
 from celery_locks.store.commands.replies import Renewal, RenewReply
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import Conflict, Holder, LockSpec, Override
@@ -48,8 +54,22 @@ def test_budget_is_a_third_of_the_ttl(ttl: float, budget: float) -> None:
 def test_acquire_sends_milliseconds() -> None:
     call = LockCommands("p").acquire(LockSpec("a", 1.9005), "t", Holder(), alive=0.4)
     assert call.keys == ("p:{0}:h:a", "p:{0}:q:a")
-    assert call.args == ("t", "1900 1 - 1 - 1 a{}", "wait", 400)
+    assert call.args == ("t", "1900 1 - 1 - 1 a{}", 0, "wait", 400)
     assert call.budget == budget_of(1.9005)
+
+
+def test_acquire_sends_the_latest_number_of_its_shard() -> None:
+    """By it the server notices that it lost its data; a reservation needs no guard."""
+    commands, off = LockCommands("p"), LockCommands("p", guard_after_loss=False)
+    for answer in (17, [b"busy", 1500, 3, 99, 23, 0, b""], 19):
+        commands.acquire(LockSpec("a"), "t", Holder()).parse(answer)
+        off.acquire(LockSpec("a"), "t", Holder()).parse(answer)
+    assert commands.acquire(LockSpec("a"), "t", Holder()).args[2] == 23
+    assert off.acquire(LockSpec("a"), "t", Holder()).args[2] == ""
+    reservation = LockCommands("p")
+    reservation.acquire(LockSpec("a"), reservation_token("j"), Holder()).parse(17)
+    assert reservation.acquire(LockSpec("a"), reservation_token("j"), Holder()).args[2] == ""
+    assert reservation.acquire(LockSpec("a"), "t", Holder()).args[2] == 0
 
 
 def test_acquire_reply_is_a_fence_or_a_conflict() -> None:

@@ -1,0 +1,138 @@
+"""A message as a text that the lock server can keep, and its way back to the broker.
+
+Celery makes the message; what it would send to the broker is written down instead, or as well:
+body, headers, properties, routing, priority, and the names of the queues to declare.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from kombu import Connection, Producer, pools
+from kombu.compression import compress
+from kombu.serialization import dumps
+from kombu.utils import json
+
+from celery_locks.errors import LockUsageError
+
+# Seconds for which a broker may confirm a message, and for which a failing publish is tried with
+# other messages: somewhat less than PUBLISH_MS in poll_due.lua, after which another worker tries.
+PUBLISH_WITHIN = 4.0
+# Once more, on a new connection: a pooled one may be broken.
+_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+# Options of a publish that say how to send, not what.
+_HOW_TO_SEND = ("retry", "retry_policy", "timeout", "confirm_timeout")
+
+
+class _Recorder(Producer):  # type: ignore[misc]
+    """Writes down the message that Celery gives it instead of sending it."""
+
+    text = ""
+
+    def publish(self, body: Any, **options: Any) -> None:
+        if not self.text:  # else the event task-sent, which is sent with the same producer
+            self.text = _text_of(body, options)
+
+
+class _KeepingProducer:
+    """Gives the text of the message to ``keep``, then sends it with the real producer."""
+
+    def __init__(self, producer: Producer, keep: Callable[[str], object]) -> None:
+        self._producer = producer
+        self._keep = keep
+        self._is_kept = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        if not self._is_kept:  # else the event task-sent
+            self._keep(_text_of(body, options))
+            self._is_kept = True
+        return self._producer.publish(body, **options)
+
+
+def _text_of(body: Any, options: Mapping[str, Any]) -> str:
+    message = {name: value for name, value in options.items() if name not in _HOW_TO_SEND}
+    content_type, encoding, data = dumps(body, message.pop("serializer"))
+    headers = dict(message.pop("headers") or {})
+    if compression := message.pop("compression", None):
+        data, headers["compression"] = compress(data, compression)
+    if isinstance(data, bytes):
+        data = {"base64": base64.b64encode(data).decode()}
+    queues = [entity.name for entity in message.pop("declare", None) or ()]
+    exchange = message.pop("exchange", "")
+    text: str = json.dumps(
+        {
+            "body": data,
+            "content_type": content_type,
+            "content_encoding": encoding,
+            "headers": headers,
+            "exchange": getattr(exchange, "name", exchange) or "",
+            "queues": queues,
+            **message,
+        }
+    )
+    return text
+
+
+def record_message(app: Any, send: Callable[..., Any]) -> tuple[str, Any]:
+    """Return the message that ``send(producer=…)`` would send, as a text, and its result."""
+    with app.connection_for_write() as connection:
+        recorder = _Recorder(connection, auto_declare=False)
+        result = send(producer=recorder)
+        if not recorder.text:
+            raise LockUsageError("the task's apply_async sent no message, so it cannot be parked")
+        return recorder.text, result
+
+
+@contextmanager
+def keeping_producer(
+    app: Any, options: Mapping[str, Any], keep: Callable[[str], object]
+) -> Iterator[_KeepingProducer]:
+    """Return the producer that these options of ``apply_async`` ask for, but it calls ``keep``.
+
+    ``keep`` gets the message as a text before the message is sent.
+    """
+    given = options.get("producer")
+    if given is None and options.get("connection") is not None:
+        given = app.amqp.Producer(options["connection"], auto_declare=False)
+    with app.producer_or_acquire(given) as producer:
+        yield _KeepingProducer(producer, keep)
+
+
+def publish_message(app: Any, text: str) -> None:
+    """Publish a recorded message; return when the broker has it, as far as it says so."""
+    message = json.loads(text)
+    body, queues = message.pop("body"), message.pop("queues")
+    if isinstance(body, dict):
+        body = base64.b64decode(body["base64"])
+    confirming = _confirming_connection(app)
+    pool = app.producer_pool if confirming is None else pools.producers[confirming]
+    options = {} if confirming is None else {"timeout": PUBLISH_WITHIN}
+    with pool.acquire(block=True) as producer:
+        declare = [app.amqp.queues[name] for name in queues]
+        producer.publish(
+            body, declare=declare, retry=True, retry_policy=_RETRY, **options, **message
+        )
+
+
+def _confirming_connection(app: Any) -> Connection | None:
+    """Return the connection whose pool waits for RabbitMQ's confirmation; else None.
+
+    Without it a publish returns when the message is in the socket. Other transports wait for a
+    reply anyway.
+    """
+    if app not in _confirming:
+        connection = app.connection_for_write(transport_options={"confirm_publish": True})
+        is_amqp = connection.transport.driver_name == "py-amqp"
+        _confirming[app] = connection if is_amqp else None
+    return _confirming[app]
+
+
+# Only the keys of kombu's pools, never connected: they may be forked.
+_confirming: WeakKeyDictionary[Any, Connection | None] = WeakKeyDictionary()
