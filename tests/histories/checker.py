@@ -21,7 +21,7 @@ from tests.histories.lock import SLACK, Holders, grant, step, without
 from tests.histories.pruning import Pruning
 from tests.histories.requests import Request
 
-MAX_STATES = 1_000_000
+MAX_STATES = 200_000
 
 
 class Undecided(Exception):
