@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.peers import CANDIDATES, OURS, PLAIN, Contender, Unusable, contenders, load
 from benchmarks.report import Report
 from benchmarks.timing import p50
@@ -23,33 +24,32 @@ TTL = {
 }
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "recovery", "Seconds until the next run of the key starts", ("", *CAUSES, "its ttl")
     )
-    pool = ("-P", "prefork", "-c", "2")
+    pool, times = ("-P", "prefork", "-c", "2"), effort.count(TIMES)
     names = [name for name in CANDIDATES if name != PLAIN]
     with contenders(names, server, pool) as (ready, absent):
         for contender in ready:
-            report.add(
-                contender.name, *_row(contender, report), TTL.get(contender.name, "30 s, renewed")
-            )
+            cells = _row(contender, report, times)
+            report.add(contender.name, *cells, TTL.get(contender.name, "30 s, renewed"))
     for name, why in absent.items():
         report.add(name, *[""] * len(CAUSES), TTL[name])
         report.notes.append(f"{name} {why}.")
     report.notes.append(
         "Counted from the kill, from the moment the limit is reached, and from the call of revoke. "
-        f"Medians of {TIMES}; one that took longer than {CAP:g} s was not tried again. "
+        f"Medians of {times}; one that took longer than {CAP:g} s was not tried again. "
         f"Load at the end: {load()}."
     )
     return report
 
 
-def _row(contender: Contender, report: Report) -> Sequence[str]:
+def _row(contender: Contender, report: Report, times: int) -> Sequence[str]:
     cells = []
     for cause in CAUSES:
         try:
-            taken = _times(contender, cause)
+            taken = _times(contender, cause, times)
         except Unusable as error:
             report.notes.append(f"{contender.name} after {cause}: {error}.")
             cells += ["?"] * (len(CAUSES) - len(cells))
@@ -61,10 +61,10 @@ def _row(contender: Contender, report: Report) -> Sequence[str]:
     return cells
 
 
-def _times(contender: Contender, cause: str) -> list[float]:
+def _times(contender: Contender, cause: str, times: int) -> list[float]:
     """Return the seconds of each try; none if the lock stayed taken."""
     taken: list[float] = []
-    while len(taken) < TIMES:
+    while len(taken) < times:
         seconds = contender.ask("recovered", cause, CAP)
         if seconds is None:
             return []

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tests.servers.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 Cell = str | int | float
+# The load of a machine that does nothing else is below this.
+QUIET = 0.7
+PRELIMINARY = "**Preliminary: other programs used the machine. Measure again when it is quiet.**"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Report:
     rows: list[Sequence[Cell]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)  # numbers for charts and calculations
 
     def add(self, *cells: Cell) -> None:
         self.rows.append(cells)
@@ -52,26 +57,26 @@ class Report:
 
     def markdown(self) -> str:
         goals = [(g.what, g.target, g.measured, "met" if g.met else "MISSED") for g in self.goals]
-        parts = [
-            f"## {self.title}",
-            _table(self.columns, self.rows),
-            _table(("goal", "target", "measured", ""), goals),
-            *self.notes,
-        ]
-        return "\n\n".join(parts) + "\n"
+        parts = [f"## {self.title}", _table(self.columns, self.rows)]
+        if goals:
+            parts.append(_table(("goal", "target", "measured", ""), goals))
+        return "\n\n".join([*parts, *self.notes]) + "\n"
 
-    def write(self, surroundings: dict[str, Cell]) -> None:
-        RESULTS.mkdir(exist_ok=True)
+    def write(self, surroundings: dict[str, Cell], folder: Path = RESULTS) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if float(surroundings["load at the start"]) > QUIET:
+            self.notes.append(PRELIMINARY)
         facts = ", ".join(f"{key} {value}" for key, value in surroundings.items())
-        (RESULTS / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")
+        (folder / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")
         data = {"surroundings": surroundings, **asdict(self)}
         text = json.dumps(data, indent=1, ensure_ascii=False)
-        (RESULTS / f"{self.name}.json").write_text(text + "\n")
+        (folder / f"{self.name}.json").write_text(text + "\n")
 
 
-def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
+def surroundings() -> dict[str, Cell]:
     """Return what the figures depend on, without anything that identifies the machine."""
-    info = server.info("server")
+    with EmbeddedServer() as server:
+        info = server.info("server")
     return {
         "Python": platform.python_version(),
         "redis-py": version("redis"),
@@ -79,6 +84,7 @@ def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
         "python-redis-lock": version("python-redis-lock"),
         "pottery": version("pottery"),
         "cores": os.cpu_count() or 1,
+        "load at the start": round(os.getloadavg()[0], 1),
     }
 
 
