@@ -156,6 +156,16 @@ def _wait_stored(keys: list[str]) -> None:
     client.delete(*keys)
 
 
+def held(count: int, seconds: float) -> None:
+    """Return after ``count`` tasks have held their locks for some seconds."""
+    keys = [f"k{os.urandom(4).hex()}" for _ in range(count)]
+    for key in keys:
+        TASKS["hold"].apply_async((key,), ignore_result=True)
+    time.sleep(seconds)
+    for key in keys:
+        client.set(f"bench:stop:{key}", 1, ex=60)
+
+
 def all_run(count: int, patience: float) -> float:
     """Return the seconds from the first of ``count`` publishes until all of them have run."""
     began = time.perf_counter()
@@ -228,6 +238,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "done": tasks_done,
     "publish": publish_stopped,
     "run": run_waiting,
+    "held": held,
     "all_run": all_run,
     "recovered": recovered,
 }

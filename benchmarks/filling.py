@@ -23,7 +23,7 @@ def fill(server: EmbeddedServer, count: int, first: int = 0) -> None:
             pipeline = client.pipeline(transaction=False)
             for number in range(start, min(start + 1000, count)):
                 call = COMMANDS.acquire(
-                    LockSpec(name_of(number), TTL), token_of(number), _holder(number)
+                    LockSpec(name_of(number), TTL), token_of(number), holder_of(number)
                 )
                 keys = (*scripts.ACQUIRE.shard_keys(call.root), *call.keys)
                 pipeline.evalsha(scripts.ACQUIRE.sha, len(keys), *keys, *call.args)
@@ -38,7 +38,7 @@ def token_of(number: int) -> str:
     return hashlib.sha1(name_of(number).encode()).hexdigest()[:24]
 
 
-def _holder(number: int) -> Holder:
+def holder_of(number: int) -> Holder:
     """Return a holder as a worker writes it."""
     return Holder(
         task_id=str(uuid.uuid4()),

@@ -109,7 +109,7 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
         report.notes.append(_precision(measurement, effort))
     report.data["costs"] = costs
     threads = measurement.threads
-    report.at_most("commands to the lock server a locked task", 2, _commands_a_task(server))
+    report.at_most("commands to the lock server a locked task", 2, commands_a_task(server))
     report.at_most("threads more in a worker's main process", 1, threads[OURS] - threads[PLAIN])
     report.notes.append(_surroundings(before, measurement.absent))
     return report
@@ -180,7 +180,7 @@ def _precision(measurement: Measurement, effort: Effort) -> str:
     )
 
 
-def _commands_a_task(server: EmbeddedServer) -> float:
+def commands_a_task(server: EmbeddedServer) -> float:
     """Count on a separate lock server, without the handshakes of connections."""
     count = 300
     with EmbeddedServer() as locks:
