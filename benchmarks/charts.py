@@ -19,12 +19,12 @@ RESULTS, PICTURES = ROOT / "benchmarks/results", ROOT / "docs/_static/charts"
 Result = dict[str, Any]
 
 
-def first_column(result: Result, unit: str) -> Chart:
+def first_column(result: Result, unit: str, title: str) -> Chart:
     """Return bars for the first column of numbers, a bar for each candidate."""
     # A row without the last column, the ratio, is something else than a candidate.
     rows = [row for row in result["rows"] if row[-1] not in ("", None)]
     bars = [Bar(_short(row[0]), float(row[1])) for row in rows]
-    return Bars(f"{result['title']}: {result['columns'][1]}", unit, {"": bars})
+    return Bars(f"{title}, p50", unit, {"": bars})
 
 
 def _short(label: str) -> str:
@@ -56,27 +56,39 @@ def recovery(result: Result) -> Chart:
     return Bars("Seconds from kill -9 to the next run of the key", "s", {"": bars})
 
 
-def growth(result: Result, x: str, y: str, columns: dict[str, tuple[int, float]]) -> Chart:
+def growth(
+    result: Result,
+    x: str,
+    y: str,
+    columns: dict[str, tuple[int, float]],
+    from_zero: bool = False,
+) -> Lines:
     """Return lines; ``columns`` has the position in a point, and a factor, by name."""
     points = result["data"]["points"]
     series = {
         name: [(point[0], point[column] * factor) for point in points]
         for name, (column, factor) in columns.items()
     }
-    return Lines(result["title"], x, y, series)
+    return Lines(result["title"], x, y, series, from_zero)
 
 
 def memory(result: Result) -> Chart:
-    chart = growth(result, "held locks", "bytes", {"bytes a lock": (1, 1)})
+    chart = growth(result, "held locks", "bytes", {"bytes a lock": (1, 1)}, from_zero=True)
     return chart._replace(title="Memory of a held lock on the server")
 
 
 # The result file and the function that makes the chart, by the name of the picture.
 CHARTS: dict[str, tuple[str, Callable[[Result], Chart]]] = {
-    "roundtrip": ("roundtrip", partial(first_column, unit="µs")),
-    "renewal": ("renewal", partial(first_column, unit="ms")),
-    "handover": ("handover", partial(first_column, unit="ms")),
-    "publishing": ("publishing", partial(first_column, unit="µs")),
+    "roundtrip": ("roundtrip", partial(first_column, unit="µs", title="Acquire and release")),
+    "renewal": ("renewal", partial(first_column, unit="ms", title="Renewing 1,000 leases")),
+    "handover": (
+        "handover",
+        partial(first_column, unit="ms", title="Hand-over, 20 waiting processes"),
+    ),
+    "publishing": (
+        "publishing",
+        partial(first_column, unit="µs", title="Publishing a duplicate of a queued call"),
+    ),
     "tasks": ("tasks", partial(cost_per_task, key="above", what="time")),
     "tasks-cpu": ("tasks", partial(cost_per_task, key="cpu_above", what="processor time")),
     "recovery": ("recovery", recovery),
@@ -119,6 +131,7 @@ CHARTS: dict[str, tuple[str, Callable[[Result], Chart]]] = {
             x="callers with a promise",
             y="µs of a call",
             columns={"time": (1, 1e6), "server's processor time": (2, 1e6)},
+            from_zero=True,
         ),
     ),
     "growth-parking": (
@@ -128,6 +141,7 @@ CHARTS: dict[str, tuple[str, Callable[[Result], Chart]]] = {
             x="messages that one tenant has parked",
             y="for the last of the other nine",
             columns={"runs before it": (1, 1), "ms until it starts": (2, 1e3)},
+            from_zero=True,
         ),
     ),
 }

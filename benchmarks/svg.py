@@ -1,21 +1,23 @@
 """Two kinds of charts as SVG, for a light and a dark page: bars of candidates, lines of growth.
 
-Pure: a chart is a value, and its picture a text. Bars begin at zero. A bar that is many times
-longer than the others is cut off, with a gap in it, and has its value beside it. Lines have
-logarithmic axes.
+Pure: a chart is a value, and its picture a text. Bars begin at zero. Few bars that are many times
+longer than the others are cut off, with a gap in them, and have their values beside them. The x
+axis of lines is logarithmic, the y axis too unless the chart says that it begins at zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
 WIDTH, MARGIN, ROW, HEAD = 720, 16, 24, 56
-_LABELS, _VALUES = 170, 150  # on either side of the bars
-_LEFT, _BOTTOM, _PLOT = 78, 66, 240  # of a chart of lines
-# A bar this many times longer than the next one is cut off.
+_CHARACTER = 7.0  # the width of one, a little more than usual
+_VALUES = 150  # to the right of the bars
+_LEFT, _BOTTOM, _PLOT = 84, 66, 240  # of a chart of lines
+_RIGHT, _TOP = WIDTH - MARGIN - 24, HEAD + 24
+# Bars this many times longer than the next one are cut off.
 _CUT = 4.0
 
 
@@ -77,6 +79,7 @@ class Lines(NamedTuple):
     x: str
     y: str
     series: dict[str, list[tuple[float, float]]]
+    from_zero: bool = False
 
     def describe(self) -> str:
         series = (
@@ -138,8 +141,10 @@ def _shown(bar: Bar, unit: str) -> str:
 
 
 def _bars(chart: Bars, theme: Theme) -> tuple[float, list[str]]:
-    low, high = _range([bar for bars in chart.groups.values() for bar in bars])
-    left, width = MARGIN + _LABELS, WIDTH - 2 * MARGIN - _LABELS - _VALUES
+    all_bars = [bar for bars in chart.groups.values() for bar in bars]
+    low, high = _range(all_bars)
+    left = MARGIN + 8 + _CHARACTER * max(len(bar.label) for bar in all_bars)
+    width = WIDTH - MARGIN - left - _VALUES
 
     def place(value: float) -> float:
         return round(left + (min(value, high) - low) / (high - low) * width, 1)
@@ -150,6 +155,8 @@ def _bars(chart: Bars, theme: Theme) -> tuple[float, list[str]]:
             drawn.append(_text(MARGIN, y + 6, name, "group"))
             y += ROW
         for bar in bars:
+            kind = "ours-label" if _is_ours(bar) else ""
+            drawn.append(_text(left - 8, y + 5, bar.label, kind, "end"))
             drawn += _bar(bar, y, place, high, chart.unit)
             y += ROW
     zero = place(0)
@@ -158,25 +165,27 @@ def _bars(chart: Bars, theme: Theme) -> tuple[float, list[str]]:
 
 
 def _range(bars: Sequence[Bar]) -> tuple[float, float]:
-    """Return the ends of the scale; a bar far beyond the others does not count."""
-    ends = sorted({max(bar.value, bar.high or 0.0, 0.0) for bar in bars} | {0.0})
-    high = ends[-1] or 1.0
-    while len(ends) > 2 and ends[-2] and ends[-1] > _CUT * ends[-2]:
-        ends.pop()
-        high = ends[-1] * 1.25
+    """Return the ends of the scale; a minority of bars far beyond the others does not count."""
+    ends = sorted(max(bar.value, bar.high or 0.0) for bar in bars)
+    high = ends[-1] if ends[-1] > 0 else 1.0
+    for number in range(len(ends) // 2, len(ends) - 1):
+        if 0 < ends[number] * _CUT < ends[number + 1]:
+            high = ends[number] * 1.25
+            break
     # An interval may reach below zero; one that is wider than the chart is cut off.
     low = min(0.0, *(bar.value if bar.low is None else bar.low for bar in bars))
     return max(low, -high / 2), high
 
 
-def _bar(bar: Bar, y: float, place: object, high: float, unit: str) -> Iterator[str]:
-    assert callable(place)
-    is_ours = bar.label.startswith("celery-locks")
+def _is_ours(bar: Bar) -> bool:
+    return bar.label.startswith("celery-locks")
+
+
+def _bar(
+    bar: Bar, y: float, place: Callable[[float], float], high: float, unit: str
+) -> Iterator[str]:
     start, end = sorted((place(0), place(bar.value)))
-    yield _text(
-        MARGIN + _LABELS - 8, y + 5, bar.label, "ours-label" if is_ours else "", anchor="end"
-    )
-    kind = "ours" if is_ours else "others"
+    kind = "ours" if _is_ours(bar) else "others"
     yield (
         f'<rect class="{kind}" x="{start:g}" y="{y - 6:g}" width="{max(1.0, end - start):g}" '
         'height="13" rx="2"/>'
@@ -194,20 +203,22 @@ def _bar(bar: Bar, y: float, place: object, high: float, unit: str) -> Iterator[
 
 def _lines(chart: Lines, theme: Theme) -> tuple[float, list[str]]:
     points = [point for series in chart.series.values() for point in series]
-    x_axis = _Axis([x for x, _ in points], _LEFT, WIDTH - MARGIN - 24)
-    y_axis = _Axis([y for _, y in points], HEAD + 24 + _PLOT, HEAD + 24)
+    x_axis = _LogAxis([x for x, _ in points], _LEFT, _RIGHT)
+    y_kind = _LinearAxis if chart.from_zero else _LogAxis
+    y_axis = y_kind([y for _, y in points], _TOP + _PLOT, _TOP)
     drawn = [*_grid(chart, x_axis, y_axis)]
     key = float(_LEFT)
     for number, (name, series) in enumerate(chart.series.items()):
         drawn += _series(series, number, x_axis, y_axis)
         drawn.append(f'<circle class="dot{number}" cx="{key + 5:g}" cy="{HEAD - 5}" r="5"/>')
         drawn.append(_text(key + 16, HEAD, name))
-        key += 40 + 7.2 * len(name)
-    return HEAD + 24 + _PLOT + _BOTTOM, drawn
+        key += 40 + _CHARACTER * len(name)
+    drawn += _values(list(chart.series.values()), x_axis, y_axis)
+    return _TOP + _PLOT + _BOTTOM, drawn
 
 
-class _Axis:
-    """A logarithmic axis from one power of ten to another, between two pixels."""
+class _LogAxis:
+    """An axis from one power of ten to another, between two pixels."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self._first = floor(log10(min(values)))
@@ -220,19 +231,41 @@ class _Axis:
 
     def ticks(self) -> list[tuple[float, str]]:
         powers = range(self._first, self._last + 1)
-        return [(self.place(10.0**power), f"{10.0**power:,.6g}") for power in powers]
+        return [(self.place(10.0**power), f"{10.0**power:,.7g}") for power in powers]
+
+
+class _LinearAxis:
+    """An axis from zero to a round number above all values, between two pixels."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        power = 10.0 ** floor(log10(max(values)))
+        steps = next(it for it in (1, 2, 5, 10, 20) if it * power / 2 * 1.6 > max(values))
+        self._step = steps * power / 5
+        self._count = ceil(max(values) * 1.1 / self._step)
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        share = value / (self._count * self._step)
+        return round(self._start + share * (self._end - self._start), 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        values = [number * self._step for number in range(self._count + 1)]
+        return [(self.place(value), f"{value:,.6g}") for value in values]
+
+
+_Axis = _LogAxis | _LinearAxis
 
 
 def _grid(chart: Lines, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
-    right, bottom = WIDTH - MARGIN - 24, HEAD + 24 + _PLOT
+    bottom = _TOP + _PLOT
     for y, text in y_axis.ticks():
-        yield f'<path class="grid" d="M{_LEFT} {y:g} H{right}"/>'
+        yield f'<path class="grid" d="M{_LEFT} {y:g} H{_RIGHT}"/>'
         yield _text(_LEFT - 8, y + 4, text, "axis", "end")
     for x, text in x_axis.ticks():
-        yield f'<path class="grid" d="M{x:g} {HEAD + 24} V{bottom}"/>'
+        yield f'<path class="grid" d="M{x:g} {_TOP} V{bottom}"/>'
         yield _text(x, bottom + 20, text, "axis", "middle")
-    yield _text((_LEFT + right) / 2, bottom + 44, chart.x, "axis", "middle")
-    middle = HEAD + 24 + _PLOT / 2
+    yield _text((_LEFT + _RIGHT) / 2, bottom + 44, chart.x, "axis", "middle")
+    middle = _TOP + _PLOT / 2
     yield (
         f'<text class="axis" x="20" y="{middle:g}" text-anchor="middle" '
         f'transform="rotate(-90 20 {middle:g})">{escape(chart.y)}</text>'
@@ -245,6 +278,19 @@ def _series(
     places = [(x_axis.place(x), y_axis.place(y)) for x, y in series]
     path = " L".join(f"{x:g} {y:g}" for x, y in places)
     yield f'<path class="line{number}" d="M{path}"/>'
-    for (x, y), (_, value) in zip(places, series, strict=True):
+    for x, y in places:
         yield f'<circle class="dot{number}" cx="{x:g}" cy="{y:g}" r="4"/>'
-        yield _text(x, y - 10, f"{value:.3g}", "", "middle")
+
+
+def _values(
+    all_series: Sequence[Sequence[tuple[float, float]]], x_axis: _Axis, y_axis: _Axis
+) -> Iterator[str]:
+    """Write the highest value above its point and the lowest below; the table has the others."""
+    for points in zip(*all_series, strict=True):
+        x, values = points[0][0], sorted({y for _, y in points})
+        # Right of the first point, which is on the axis.
+        is_first = x_axis.place(x) < _LEFT + 20
+        shift, anchor = (7, "start") if is_first else (0, "middle")
+        for value, below in {values[-1]: -10, values[0]: 20 if len(values) > 1 else -10}.items():
+            place = x_axis.place(x) + shift, y_axis.place(value) + below
+            yield _text(*place, f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", "", anchor)

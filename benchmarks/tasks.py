@@ -203,6 +203,7 @@ def _surroundings(before: str, absent: dict[str, str]) -> str:
         "server and worker together. Figures are medians with their 95 % intervals, ratios and "
         f"differences are taken within each round. Celery {version('celery')}, results stored; "
         f"{peers}, each with its documented defaults; a key for each call.{missing} "
-        "celery-heimdall waits a second in each task for the lock that its own message holds. "
+        "celery-heimdall waits a second in each task for the lock that its own message holds; the "
+        "cookbook recipe is `SET NX` with an expiry, and a delete. "
         f"Load at the start: {before}; at the end: {load()}."
     )

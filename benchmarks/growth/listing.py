@@ -69,10 +69,14 @@ def _measure(
     with closing(Locks.from_url(server.url)) as locks:
         rounds = effort.count(ROUNDS, least=2)
         first = p50(in_turns({"page": lambda: first_page(locks)}, rounds, 5)["page"])
-        watched, listed = Watched(server, locks.perform), list[tuple[int, int]]()
-        began = time.perf_counter()
-        times = watch(server, watched, lambda: listed.append(list_pages(watched, PAGES)))
-        each_page = (time.perf_counter() - began) / listed[0][1]
-    call = p50(times.ran or times.wall)
+        watched, seconds = Watched(server, locks.perform), list[float]()
+        times = watch(server, watched, lambda: seconds.append(_seconds_a_page(watched)))
+    [each_page], call = seconds, p50(times.ran or times.wall)
     report.add(f"{count:,}", round(each), first / MICROSECOND, each_page * 1e3, call, times.longest)
     return [count, each, first, each_page, call / 1e3, times.longest / 1e3]
+
+
+def _seconds_a_page(watched: Watched) -> float:
+    began = time.perf_counter()
+    _, pages = list_pages(watched, PAGES)
+    return (time.perf_counter() - began) / pages

@@ -35,6 +35,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "glossary": glossary.page,
     "layers": project.layers,
     "compatibility": project.compatibility,
+    "capacity_times": capacity.times,
+    "capacity_memory": capacity.memory,
     "capacity_inputs": capacity.inputs,
     "capacity_plans": capacity.plans,
 }
