@@ -8,6 +8,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.servers.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 Cell = str | int | float
+# In the extra `bench`, with the names of their modules; most benchmarks do without them.
+PEERS = {"python-redis-lock": "redis_lock", "pottery": "pottery"}
 # The load of a machine that does nothing else is below this.
 QUIET = 0.7
 PRELIMINARY = "**Preliminary: other programs used the machine. Measure again when it is quiet.**"
@@ -81,8 +84,7 @@ def surroundings() -> dict[str, Cell]:
         "Python": platform.python_version(),
         "redis-py": version("redis"),
         "Valkey": info.get("valkey_version", info["redis_version"]),
-        "python-redis-lock": version("python-redis-lock"),
-        "pottery": version("pottery"),
+        **{name: version(name) for name in PEERS if find_spec(PEERS[name])},
         "cores": os.cpu_count() or 1,
         "load at the start": round(os.getloadavg()[0], 1),
     }
