@@ -21,12 +21,14 @@ from benchmarks.rounds import WARM_UP
 from benchmarks.servertime import processor_ms
 from benchmarks.tasks import PREFORK, commands_a_task
 from celery_locks import Locks
+from celery_locks.integration.parking import POLL_EVERY
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.commands.parking import ParkCommands
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 
 CONNECTIONS = (1, 10, 100, 1000)
-SECONDS, RENEWED, ROUNDS = 4.0, 1000, 20
+SECONDS, RENEWED, ROUNDS, POLLS = 4.0, 1000, 20, 5000
 CHILDREN = 2
 # A third of the default ttl, after which the main process renews, and a little more.
 HOLD_SECONDS = 12.0
@@ -47,7 +49,7 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report("capacity", "One lock server, acquire and release at full speed", columns)
     seconds = 0.5 if effort.is_quick else SECONDS
     with closing(Locks.from_url(server.url)) as locks:
-        renew_us = _renew_us(server, locks, effort)
+        renew_us, poll_us = _renew_us(server, locks, effort), _poll_us(server, locks, effort)
     loads = {count: _load(server, count, seconds) for count in effort.sizes(*CONNECTIONS)}
     for count, load in loads.items():
         calls = f"{load.calls_per_second:,.0f}"
@@ -58,6 +60,8 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
         "acquire_us": most.acquire_us,
         "release_us": most.release_us,
         "renew_us": renew_us,
+        "poll_us": poll_us,
+        "poll_seconds": POLL_EVERY,
         "bytes_per_call": most.bytes_per_call,
         "calls_per_task": commands_a_task(server),
         "connections_beside_children": _connections(server, effort) - CHILDREN,
@@ -69,7 +73,8 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
 def _describe(report: Report) -> None:
     inputs = report.data["inputs"]
     report.notes.append(
-        f"A lease that is renewed costs the server {inputs['renew_us']:.1f} µs of processor time; "
+        f"A lease that is renewed costs the server {inputs['renew_us']:.1f} µs of processor time, "
+        f"a poll for parked tasks of a worker {inputs['poll_us']:.1f} µs; "
         f"a locked task makes {inputs['calls_per_task']:.2f} calls of "
         f"{inputs['bytes_per_call']:.0f} bytes on average, with the reply; a prefork worker has "
         f"{inputs['connections_beside_children']} connections beside one for each child. "
@@ -128,6 +133,16 @@ def _renew_us(server: EmbeddedServer, locks: Locks, effort: Effort) -> float:
     for lease in leases:
         lease.release()
     return spent * 1e3 / RENEWED
+
+
+def _poll_us(server: EmbeddedServer, locks: Locks, effort: Effort) -> float:
+    """Poll for parked tasks as every worker does; there are none."""
+    call = ParkCommands(locks.commands).poll(locks.commands.roots[0])
+    locks.perform(call)
+    before, polls = processor_ms(server.pid), effort.count(POLLS)
+    for _ in range(polls):
+        locks.perform(call)
+    return (processor_ms(server.pid) - before) * 1e3 / polls
 
 
 def _connections(server: EmbeddedServer, effort: Effort) -> int:

@@ -17,6 +17,8 @@ PLANNED = 0.5
 MAX_CLIENTS, NETWORK = 10_000, 125e6
 # Shards for each server, so that they spread evenly; 16 is the default on a Cluster.
 SHARDS_PER_SERVER, DEFAULT_SHARDS = 4, 16
+# Leases in one call of the renewer, and how often it renews in a ttl.
+RENEW_BATCH, RENEWALS_PER_TTL = 250, 3
 
 
 class Inputs(NamedTuple):
@@ -26,6 +28,8 @@ class Inputs(NamedTuple):
     acquire_us: float
     release_us: float
     renew_us: float
+    poll_us: float
+    poll_seconds: float
     bytes_per_call: float
     calls_per_task: float
     connections_beside_children: int
@@ -54,8 +58,18 @@ class Demand(NamedTuple):
     @property
     def renewals_per_second(self) -> float:
         """Return the leases renewed in a second: each after a third of its ttl, if it lasts."""
-        is_renewed = self.task_seconds > self.ttl / 3
-        return self.running * 3 / self.ttl if is_renewed else 0.0
+        is_renewed = self.task_seconds > self.ttl / RENEWALS_PER_TTL
+        return self.running * RENEWALS_PER_TTL / self.ttl if is_renewed else 0.0
+
+    @property
+    def workers(self) -> int:
+        return ceil(self.running / self.children)
+
+    @property
+    def renewal_calls_per_second(self) -> float:
+        """Return the calls for them: one for all leases of a worker, up to a batch."""
+        leases_in_a_call = min(self.children, RENEW_BATCH)
+        return self.renewals_per_second / leases_in_a_call
 
 
 class Plan(NamedTuple):
@@ -63,18 +77,18 @@ class Plan(NamedTuple):
 
     demand: Demand
     calls_per_second: float
-    cores: float
-    servers: int
+    cores: float  # of the calls of tasks and renewals, on all servers together
+    poll_cores: float  # of the polls of all workers, for one shard
+    servers: int  # 0 if the polls alone are too many for a server, however many there are
     shards: int
     memory: float  # bytes on all servers together
     network: float  # bytes a second on all servers together
-    workers: int
     connections: int  # on each server: a process may have a lock in any shard
 
     def loads(self, servers: int) -> dict[str, float]:
-        """Return the share of each limit that is used, if the load is spread over servers."""
+        """Return the share of each limit that is used, with a shard on each server."""
         return {
-            "processor": self.cores / servers,
+            "processor": self.cores / servers + self.poll_cores,
             "connections": self.connections / MAX_CLIENTS,
             "network": self.network / servers / NETWORK,
         }
@@ -90,29 +104,33 @@ def calculate(demand: Demand, inputs: Inputs) -> Plan:
     """Return the plan for a demand."""
     # A message that holds a lock while it is queued has acquired it at publish.
     calls_per_task = inputs.calls_per_task + (1 if demand.queued_locks else 0)
-    calls = demand.tasks_per_second * calls_per_task
-    micros = calls * inputs.call_us + demand.renewals_per_second * inputs.renew_us
-    cores = micros / 1e6
-    servers = max(1, ceil(cores / PLANNED))
-    workers = ceil(demand.running / demand.children)
+    calls = demand.tasks_per_second * calls_per_task + demand.renewal_calls_per_second
+    cores = (calls * inputs.call_us + demand.renewals_per_second * inputs.renew_us) / 1e6
+    poll_cores = demand.workers / inputs.poll_seconds * inputs.poll_us / 1e6
+    servers = servers_for(cores, poll_cores)
     return Plan(
         demand=demand,
         calls_per_second=calls,
         cores=cores,
+        poll_cores=poll_cores,
         servers=servers,
-        shards=1 if servers == 1 else _power_of_two(servers * SHARDS_PER_SERVER),
+        shards=servers if servers < 2 else max(DEFAULT_SHARDS, servers * SHARDS_PER_SERVER),
         memory=(demand.running + demand.queued_locks) * inputs.bytes_per_lock,
         network=calls * inputs.bytes_per_call,
-        workers=workers,
-        connections=workers * (demand.children + inputs.connections_beside_children),
+        connections=demand.workers * (demand.children + inputs.connections_beside_children),
     )
 
 
-def _power_of_two(least: int) -> int:
-    shards = DEFAULT_SHARDS
-    while shards < least:
-        shards *= 2
-    return shards
+def servers_for(cores: float, poll_cores: float) -> int:
+    """Return how many servers there must be; 0 if no number is enough.
+
+    Every worker polls every shard, so a server with several shards has as many polls whether it is
+    alone or one of many.
+    """
+    if cores + poll_cores <= PLANNED:
+        return 1
+    left = PLANNED - poll_cores * SHARDS_PER_SERVER
+    return max(2, ceil(cores / left)) if left > 0 else 0
 
 
 DEMANDS = (
@@ -124,8 +142,9 @@ DEMANDS = (
     Demand("100,000 tasks/s of 10.1 s: 1,010,000 locks", 100_000, 10.1),
 )
 COLUMNS = (
-    *("demand", "locks", "calls/s", "renewals/s", "server CPU, cores", "servers", "shards"),
-    *("memory", "network", "workers", "connections of each server", "first limit"),
+    *("demand", "locks", "workers", "calls/s", "leases renewed/s", "server CPU, cores"),
+    *("and for polls, cores a shard", "servers", "shards", "memory", "network"),
+    *("connections of each server", "first limit of a single server"),
 )
 
 
@@ -135,19 +154,20 @@ def rows(inputs: Inputs) -> list[tuple[str, ...]]:
 
 
 def _row(plan: Plan) -> tuple[str, ...]:
-    demand, over = plan.demand, plan.connections > MAX_CLIENTS
+    demand, is_over = plan.demand, plan.connections > MAX_CLIENTS
     return (
         demand.what,
         f"{demand.running + demand.queued_locks:,}",
+        f"{demand.workers:,}",
         f"{plan.calls_per_second:,.0f}",
         f"{demand.renewals_per_second:,.0f}",
         f"{plan.cores:.2f}",
-        f"{plan.servers:,}",
-        f"{plan.shards:,}",
+        f"{plan.poll_cores:.2f}",
+        f"{plan.servers:,}" if plan.servers else "too many polls",
+        f"{plan.shards:,}" if plan.servers else "",
         _bytes(plan.memory),
         f"{_bytes(plan.network)}/s",
-        f"{plan.workers:,}",
-        f"{plan.connections:,}" + (" (more than `maxclients`)" if over else ""),
+        f"{plan.connections:,}" + (" (more than `maxclients`)" if is_over else ""),
         plan.first_limit,
     )
 

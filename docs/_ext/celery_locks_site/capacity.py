@@ -93,6 +93,11 @@ def inputs() -> str:
         ("processor time of the server for an acquire", f"{found.acquire_us:.1f} µs", capacity),
         ("for a release", f"{found.release_us:.1f} µs", capacity),
         ("for one lease in a batch of renewals", f"{found.renew_us:.1f} µs", capacity),
+        (
+            "for a poll for parked tasks, which every worker sends to every shard",
+            f"{found.poll_us:.1f} µs every {found.poll_seconds:g} s",
+            capacity,
+        ),
         ("calls a second of one server, measured", f"{found.calls_per_second:,.0f}", capacity),
         ("the same, calculated from the processor time", f"{single:,.0f}", capacity),
         ("bytes of a call, with its reply", f"{found.bytes_per_call:,.0f}", capacity),
