@@ -7,6 +7,7 @@ publish  the worker is stopped (SIGSTOP), the caller publishes
 run      the worker goes on and runs what waits, until the last result is stored
 both     the worker runs while the caller publishes; neither waits for the other
 
+The worker has one half of the cores, caller and server the other: so rounds differ less.
 Processor time is that of caller, server and worker together. On a busy machine it says more than
 the clock.
 """
@@ -79,6 +80,8 @@ def measure(
     phases: Sequence[str] = (BOTH,),
 ) -> None:
     """Time each contender once in each round, in random order."""
+    for contender in ready:
+        contender.pin()
     counts = {contender.name: _count(contender) for contender in ready}
     for draw in range(rounds):
         for contender in lots.sample(ready, len(ready)):

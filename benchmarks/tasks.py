@@ -199,8 +199,9 @@ def _surroundings(before: str, absent: dict[str, str]) -> str:
     missing = "".join(f" {name} {why}." for name, why in absent.items())
     return (
         "Publish: the worker is stopped meanwhile. Run: it runs what waits, until the last result "
-        "is stored. Both: it runs while the caller publishes. CPU is the processor time of caller, "
-        "server and worker together. Figures are medians with their 95 % intervals, ratios and "
+        "is stored. Both: it runs while the caller publishes. The worker has one half of the "
+        "cores, caller and server the other. CPU is the processor time of all three together. "
+        "Figures are medians with their 95 % intervals, ratios and "
         f"differences are taken within each round. Celery {version('celery')}, results stored; "
         f"{peers}, each with its documented defaults; a key for each call.{missing} "
         "celery-heimdall waits a second in each task for the lock that its own message holds; the "
