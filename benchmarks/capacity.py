@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 from benchmarks.effort import FULL, Effort
 from benchmarks.filling import TTL, holder_of, name_of, token_of
-from benchmarks.peers import OURS, start
 from benchmarks.renewal import acquired, tick_of
 from benchmarks.report import Report
-from benchmarks.rounds import WARM_UP
 from benchmarks.servertime import processor_ms
-from benchmarks.tasks import PREFORK, commands_a_task
+from benchmarks.tasks import commands_a_task, on_separate_locks
 from celery_locks import Locks
 from celery_locks.integration.parking import POLL_EVERY
 from celery_locks.store.commands.locks import LockCommands
@@ -63,8 +61,7 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
         "poll_us": poll_us,
         "poll_seconds": POLL_EVERY,
         "bytes_per_call": most.bytes_per_call,
-        "calls_per_task": commands_a_task(server),
-        "connections_beside_children": _connections(server, effort) - CHILDREN,
+        **_worker_costs(server, effort),
     }
     _describe(report)
     return report
@@ -145,14 +142,11 @@ def _poll_us(server: EmbeddedServer, locks: Locks, effort: Effort) -> float:
     return (processor_ms(server.pid) - before) * 1e3 / polls
 
 
-def _connections(server: EmbeddedServer, effort: Effort) -> int:
-    """Count the connections of a worker whose children all hold a lock that was renewed."""
-    with EmbeddedServer() as locks, locks.client() as client:
-        contender = start(OURS, server, PREFORK, locks.url)
-        try:
-            contender.ask("done", WARM_UP)
-            contender.ask("held", CHILDREN, 1.0 if effort.is_quick else HOLD_SECONDS)
-            own = 1
-            return len(client.client_list()) - own
-        finally:
-            contender.stop()
+def _worker_costs(server: EmbeddedServer, effort: Effort) -> dict[str, float]:
+    """Count the calls of a task, and the connections when all children hold a renewed lock."""
+    with on_separate_locks(server) as (contender, locks), locks.client() as client:
+        calls = commands_a_task(contender, locks)
+        contender.ask("held", CHILDREN, 1.0 if effort.is_quick else HOLD_SECONDS)
+        own = 1
+        connections = len(client.client_list()) - own
+    return {"calls_per_task": calls, "connections_beside_children": connections - CHILDREN}

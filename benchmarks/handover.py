@@ -58,7 +58,7 @@ def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     outcomes = {name: Outcome() for name in SENT}
     for _ in range(effort.count(ROUNDS)):
         for name, outcome in outcomes.items():
-            _round(context, server, name, outcome)
+            _round(context, server, name, outcome, 0.5 if effort.is_quick else MEASURED)
     for name, outcome in outcomes.items():
         _fill(report, name, outcome)
     _judge(report, outcomes)
@@ -85,9 +85,15 @@ def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
     report.at_most("commands a section, the worst round", 3, round(max(ours.commands), 2))
 
 
-def _round(context: ForkServerContext, server: EmbeddedServer, name: str, outcome: Outcome) -> None:
+def _round(
+    context: ForkServerContext,
+    server: EmbeddedServer,
+    name: str,
+    outcome: Outcome,
+    measured: float,
+) -> None:
     begin = time.monotonic() + START_UP
-    window = begin + WARM_UP, begin + WARM_UP + MEASURED
+    window = begin + WARM_UP, begin + WARM_UP + measured
     pipes = [context.Pipe(duplex=False) for _ in range(PROCESSES)]
     processes = [
         context.Process(target=_contend, args=(name, server.port, begin, window[1], number, sender))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.preliminary import PRELIMINARY, QUIET
 from tests.servers.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 Cell = str | int | float
 # In the extra `bench`, with the names of their modules; most benchmarks do without them.
 PEERS = {"python-redis-lock": "redis_lock", "pottery": "pottery"}
-# The load of a machine that does nothing else is below this.
-QUIET = 0.7
-PRELIMINARY = "**Preliminary: other programs used the machine. Measure again when it is quiet.**"
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,14 @@ class Report:
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)  # numbers for charts and calculations
+    sections: dict[int, str] = field(default_factory=dict)  # headings, by the row that follows
 
     def add(self, *cells: Cell) -> None:
         self.rows.append(cells)
+
+    def begin_section(self, heading: str) -> None:
+        """Begin a table of its own for the rows that follow."""
+        self.sections[len(self.rows)] = heading
 
     def at_most(self, what: str, target: float, measured: float, unit: str = "") -> None:
         self.goals.append(
@@ -60,10 +64,17 @@ class Report:
 
     def markdown(self) -> str:
         goals = [(g.what, g.target, g.measured, "met" if g.met else "MISSED") for g in self.goals]
-        parts = [f"## {self.title}", _table(self.columns, self.rows)]
+        parts = [f"## {self.title}", *self._tables()]
         if goals:
             parts.append(_table(("goal", "target", "measured", ""), goals))
         return "\n\n".join([*parts, *self.notes]) + "\n"
+
+    def _tables(self) -> Iterator[str]:
+        starts = sorted(self.sections) or [0]
+        for start, end in pairwise([*starts, len(self.rows)]):
+            if start in self.sections:
+                yield f"**{self.sections[start]}**"
+            yield _table(self.columns, self.rows[start:end])
 
     def write(self, surroundings: dict[str, Cell], folder: Path = RESULTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,13 +21,13 @@ from tests.servers.embedded import EmbeddedServer
 
 WAITERS = (1, 5, 20, 100, 500)
 PROCESSES = 5
-START_UP, WARM_UP, MEASURED = 2.0, 1.0, 8.0
+START_UP, WARM_UP, MEASURED = 1.5, 0.5, 8.0
 
 
 def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     columns = ("waiters", "p50 ms", "p99 ms", "commands a section", "sections")
     report = Report("growth-handover", "Hand-over with more waiters, 5 ms holds", columns)
-    measured = 1.0 if effort.is_quick else MEASURED
+    measured = 0.5 if effort.is_quick else MEASURED
     points = []
     for waiters in effort.sizes(*WAITERS):
         gaps, commands = _measure(server, waiters, measured)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from benchmarks import plan
+from benchmarks.preliminary import PRELIMINARY, QUIET
 from celery_locks_site import markdown
 
 
@@ -17,6 +18,12 @@ def _result(name: str) -> dict[str, Any]:
 def _rows(name: str) -> dict[str, Any]:
     """Return the second cell of each row by the first."""
     return {row[0]: row[1] for row in _result(name)["rows"]}
+
+
+def _warning(*names: str) -> str:
+    """Return the mark of figures that were measured on a busy machine, if these are some."""
+    loads = (_result(name)["surroundings"].get("load at the start", 0) for name in names)
+    return f"\n{PRELIMINARY}\n" if max(loads) > QUIET else ""
 
 
 def times() -> str:
@@ -31,7 +38,7 @@ def times() -> str:
         f"longest single call occupies the server for "
         f"{renewal['the longest by processor time, ms']:.1f} ms "
         f"(`benchmarks/results/renewal.md`). With a ttl of 30 s that is one round every 10 s.\n\n"
-        f"{_cost_of_a_task()}\n"
+        f"{_cost_of_a_task()}\n{_warning('roundtrip', 'renewal', 'tasks')}"
     )
 
 
@@ -70,7 +77,7 @@ def memory() -> str:
         f"{markdown.table(('what', 'bytes', 'source'), rows)}\n"
         f"So 100,000 locks held at once need about {held / 10:.0f} MB. Locks of ended tasks leave "
         "no key behind; names that a dead process left are deleted in the background.\n\n"
-        f"{_list()}\n"
+        f"{_list()}\n{_warning('memory', 'growth-listing')}"
     )
 
 
@@ -109,7 +116,7 @@ def inputs() -> str:
         ),
         ("memory of a held lock", f"{found.bytes_per_lock:.0f} bytes", listing),
     ]
-    return markdown.table(("measured", "", "file"), rows)
+    return markdown.table(("measured", "", "file"), rows) + _warning("capacity", "growth-listing")
 
 
 def plans() -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.effort import FULL, QUICK
-from benchmarks.report import PRELIMINARY, Report
+from benchmarks.preliminary import PRELIMINARY
+from benchmarks.report import Report
 
 
 @pytest.mark.parametrize(("load", "is_preliminary"), [(0.2, False), (3.0, True)])
@@ -24,6 +25,18 @@ def test_report_without_goals_has_one_table(tmp_path: Path) -> None:
     assert "goal" not in report.markdown()
     report.at_most("a", 2, 1)
     assert "| goal" in report.markdown()
+
+
+def test_sections_are_tables_with_all_rows() -> None:
+    """A long table is unreadable; none of its rows may be lost in between."""
+    report = Report("name", "Title", ("", "ms"))
+    for section in ("publish", "run"):
+        report.begin_section(section)
+        report.add("plain", 1.0)
+        report.add("ours", 2.0)
+    text = report.markdown()
+    assert text.index("**publish**") < text.index("plain") < text.index("**run**")
+    assert text.count("| ours ") == text.count("| plain ") == 2
 
 
 def test_quick_effort_does_less_of_everything() -> None:
