@@ -1,7 +1,8 @@
 """``python -m benchmarks [names]``: run them, print the tables, write ``benchmarks/results/``.
 
 ``--quick`` runs all of them in under two minutes, for development: its tables say so, and are
-written only with ``--write FOLDER``.
+written only with ``--write FOLDER``. ``--times 2`` doubles rounds and time, if the intervals of
+``tasks`` are too wide.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib
 import time
 from pathlib import Path
 
-from benchmarks.effort import FULL, QUICK, Effort
+from benchmarks.effort import QUICK, Effort
 from benchmarks.report import RESULTS, Cell, surroundings
 from tests.servers.embedded import EmbeddedServer
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="few rounds; nothing is written")
+    parser.add_argument("--times", type=float, default=1, help="as many times the rounds and time")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="where to write the results")
     given = parser.parse_args()
     if unknown := set(given.names) - set(NAMES):
@@ -48,7 +50,7 @@ def main() -> None:
     # Once, before the benchmarks load the machine themselves.
     facts, began = surroundings(), time.monotonic()
     for name in given.names or NAMES:
-        _run(name, QUICK if given.quick else FULL, facts, folder)
+        _run(name, QUICK if given.quick else Effort(given.times), facts, folder)
     print(f"{time.monotonic() - began:.0f} s in all")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Effort(NamedTuple):
-    """The share of the full number of rounds, and what a report says about it."""
+    """The share of the usual number of rounds, and what a report says about it."""
 
     share: float = 1.0
     label: str = ""

@@ -92,7 +92,7 @@ def test_every_plan_has_every_column() -> None:
 def test_connections_above_the_limit_are_marked() -> None:
     """Who reads the table must not plan for a server that refuses its workers."""
     million = next(row for row in rows(INPUTS) if row[0].startswith("1,000,000 locks"))
-    assert "more than `maxclients`" in million[COLUMNS.index("connections of each server")]
+    assert "over `maxclients`" in million[COLUMNS.index("connections of each server")]
 
 
 def test_inputs_are_in_the_result_files() -> None:
