@@ -28,8 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen check nemesis \
-	model docs docs-serve bench release format clean
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen nemesis \
+	check model docs docs-serve bench bench-quick charts release format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -95,8 +95,14 @@ docs: $(VENV)/.dev ## build the documentation into docs/_build/html; a warning i
 docs-serve: docs ## build the documentation and serve it on http://localhost:8000
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
 
-bench: $(VENV)/.bench ## measure against the floor and the peers
+bench: $(VENV)/.bench ## measure against the floor and the peers; 25 minutes on a quiet machine
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.bench ## the same tables in two minutes, with few rounds; writes nothing
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
+charts: $(VENV)/.dev ## draw the charts of the documentation from benchmarks/results
+	@$(BIN)/python -m benchmarks.charts
 
 # VERSION counts only on the command line: one that is left in the environment releases nothing.
 release: $(VENV)/.release ## build, check and try the distribution; VERSION=0.1.0 ends the changelog

@@ -22,12 +22,12 @@ import redis
 NAME, URL = os.environ["BENCH_CANDIDATE"], os.environ["BENCH_URL"]
 # Longer than any case of recovery takes; leftover runs end then.
 LONGEST_HOLD = 20.0
-POLL, PUBLISH_AGAIN = 0.005, 0.05
+POLL, ANNOUNCED, PUBLISH_AGAIN = 0.001, 0.2, 0.05
 COOKBOOK_EXPIRY = 60 * 10
 
 RATES = {
     "celery-locks with a rate": {"rate": "1000000/s", "key": "bench", "burst": 1_000_000},
-    "celery-locks with a low rate": {"rate": "50/s", "key": "bench"},
+    "celery-locks with a low rate": {"rate": "100/s", "key": "bench"},
 }
 
 app = celery.Celery("bench", broker=URL, backend=URL)
@@ -37,6 +37,8 @@ app.conf.update(
     ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": URL}},
 )
 client = redis.Redis.from_url(URL)
+# The redis keys of results of tasks that are published and wait for their worker.
+_waiting: list[str] = []
 
 
 def noop(key: str) -> None:
@@ -107,18 +109,61 @@ TASKS = {body.__name__: _task(body) for body in (noop, hold, count_run)}
 
 def tasks_done(count: int) -> float:
     """Return the seconds from the first of ``count`` publishes until every result is stored."""
-    call, mark = TASKS["noop"].delay, f"k{os.urandom(4).hex()}"
     began = time.perf_counter()
+    _wait_stored(_publish(count))
+    return time.perf_counter() - began
+
+
+def publish_stopped(count: int, worker: int) -> float:
+    """Return the seconds of ``count`` publishes while the worker is stopped and takes none."""
+    os.kill(worker, signal.SIGSTOP)
+    began = time.perf_counter()
+    _waiting[:] = _publish(count)
+    return time.perf_counter() - began
+
+
+def run_waiting(worker: int) -> float:
+    """Let the stopped worker go on; return the seconds until every result is stored."""
+    began = time.perf_counter()
+    os.kill(worker, signal.SIGCONT)
+    _wait_stored(_waiting)
+    return time.perf_counter() - began
+
+
+def _publish(count: int) -> list[str]:
+    """Publish no-op tasks with new keys; return the redis keys of their results."""
+    call, mark = TASKS["noop"].delay, f"k{os.urandom(4).hex()}"
     results = [call(f"{mark}-{number}") for number in range(count)]
-    keys = [f"celery-task-meta-{result.id}" for result in results]
-    until = began + 30
-    while client.exists(*keys) < count:
-        if time.perf_counter() > until:
-            raise TimeoutError(f"{client.exists(*keys)} of {count} tasks done in 30 s")
-        time.sleep(POLL)
-    took = time.perf_counter() - began
+    return [f"celery-task-meta-{result.id}" for result in results]
+
+
+def _wait_stored(keys: list[str]) -> None:
+    """Wait for all results, and delete them.
+
+    Celery announces a result on a channel of the same name. Until the last one is announced the
+    caller sleeps: its polls would take processor time from the worker.
+    """
+    until = time.perf_counter() + 30
+    with client.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe(keys[-1])
+        while (done := client.exists(*keys)) < len(keys):
+            if time.perf_counter() > until:
+                raise TimeoutError(f"{done} of {len(keys)} tasks done in 30 s")
+            if client.exists(keys[-1]):
+                time.sleep(POLL)
+            else:
+                channel.get_message(timeout=ANNOUNCED)
     client.delete(*keys)
-    return took
+
+
+def held(count: int, seconds: float) -> None:
+    """Return after ``count`` tasks have held their locks for some seconds."""
+    keys = [f"k{os.urandom(4).hex()}" for _ in range(count)]
+    for key in keys:
+        TASKS["hold"].apply_async((key,), ignore_result=True)
+    time.sleep(seconds)
+    for key in keys:
+        client.set(f"bench:stop:{key}", 1, ex=60)
 
 
 def all_run(count: int, patience: float) -> float:
@@ -191,6 +236,9 @@ def _started(key: str, patience: float) -> tuple[int, float]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "done": tasks_done,
+    "publish": publish_stopped,
+    "run": run_waiting,
+    "held": held,
     "all_run": all_run,
     "recovered": recovered,
 }

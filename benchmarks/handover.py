@@ -18,6 +18,7 @@ from multiprocessing.context import ForkServerContext
 import redis
 import redis_lock
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from benchmarks.timing import p50, p99
 from celery_locks import Locks
@@ -46,7 +47,7 @@ class Outcome:
     commands: list[float] = field(default_factory=list)
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "handover",
         f"Hand-over, {PROCESSES} waiting processes, {HOLD * 1e3:g} ms holds",
@@ -55,9 +56,9 @@ def run(server: EmbeddedServer) -> Report:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     outcomes = {name: Outcome() for name in SENT}
-    for _ in range(ROUNDS):
+    for _ in range(effort.count(ROUNDS)):
         for name, outcome in outcomes.items():
-            _round(context, server, name, outcome)
+            _round(context, server, name, outcome, 0.5 if effort.is_quick else MEASURED)
     for name, outcome in outcomes.items():
         _fill(report, name, outcome)
     _judge(report, outcomes)
@@ -84,9 +85,15 @@ def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
     report.at_most("commands a section, the worst round", 3, round(max(ours.commands), 2))
 
 
-def _round(context: ForkServerContext, server: EmbeddedServer, name: str, outcome: Outcome) -> None:
+def _round(
+    context: ForkServerContext,
+    server: EmbeddedServer,
+    name: str,
+    outcome: Outcome,
+    measured: float,
+) -> None:
     begin = time.monotonic() + START_UP
-    window = begin + WARM_UP, begin + WARM_UP + MEASURED
+    window = begin + WARM_UP, begin + WARM_UP + measured
     pipes = [context.Pipe(duplex=False) for _ in range(PROCESSES)]
     processes = [
         context.Process(target=_contend, args=(name, server.port, begin, window[1], number, sender))
@@ -94,14 +101,14 @@ def _round(context: ForkServerContext, server: EmbeddedServer, name: str, outcom
     ]
     for process in processes:
         process.start()
-    sent = _commands_between(server, SENT[name], window)
+    sent = commands_between(server, SENT[name], window)
     sections = sorted(section for receiver, _ in pipes for section in receiver.recv())
     for process in processes:
         process.join()
     _add(outcome, [s for s in sections if window[0] <= s[0] < window[1]], sent)
 
 
-def _commands_between(
+def commands_between(
     server: EmbeddedServer, names: tuple[str, ...], window: tuple[float, float]
 ) -> int:
     counts = []

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.peers import load
 from benchmarks.report import Report
 from benchmarks.timing import p50
@@ -36,13 +37,14 @@ _OURS = {
 }
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report("imports", "Importing celery-locks", ("", "p50 ms", "× the app without"))
     began = load()
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in _OURS}
     for name in _OURS:
         _once(name)  # bytecode is written
-    for _ in range(PROCESSES):
+    processes = effort.count(PROCESSES)
+    for _ in range(processes):
         for name, pairs in taken.items():
             pairs.append(_once(name))
     apps = [app for pairs in taken.values() for app, _ in pairs]
@@ -52,7 +54,7 @@ def run(server: EmbeddedServer) -> Report:
         report.add(f"more with {name}", p50([ours for _, ours in pairs]) * 1e3, ratio)
         report.at_most(f"{name}, more", 20, ratio * 100, " %")
     report.notes.append(
-        f"Medians of {PROCESSES} fresh processes each, ratios within each. "
+        f"Medians of {processes} fresh processes each, ratios within each. "
         f"Load when it began: {began}."
     )
     return report

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
+from benchmarks.servertime import script_calls, used_memory
 from benchmarks.timing import p50, p99
 from celery_locks import Holder, Locks
 from celery_locks.integration.message_text import record_message
@@ -28,23 +30,23 @@ MANY = 10_000
 NAME, TTL = "in_turn", 3600.0
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report("parking", "Parked tasks", ("", "p50 ms", "p99 ms", "measured"))
-    _next_start(report, server)
+    _next_start(report, server, effort.count(ROUNDS))
     with EmbeddedServer() as empty:
-        _many(report, empty)
+        _many(report, empty, effort.count(MANY))
     with EmbeddedServer() as empty:
         _round_trips(report, empty)
     return report
 
 
-def _next_start(report: Report, server: EmbeddedServer) -> None:
+def _next_start(report: Report, server: EmbeddedServer, rounds: int) -> None:
     env = {"BENCH_URL": server.url}
     parked: list[float] = []
     published: list[float] = []
     with Worker("benchmarks.parked_tasks", concurrency=4, env=env), server.client() as client:
-        app, locks = _app(server), Locks.from_url(server.url)
-        for number in range(-1, ROUNDS):
+        app, locks = app_of(server), Locks.from_url(server.url)
+        for number in range(-1, rounds):
             _park(locks, app, client, f"parked{number}")
             one = _gaps(_entries(client, f"parked{number}", EACH))
             app.tasks["relay"].delay(f"published{number}", EACH - 1)
@@ -69,7 +71,7 @@ def _park(locks: Locks, app: Any, client: Any, mark: str) -> None:
         wait_until(lambda: client.hlen(parked) == EACH, 60, what=f"{EACH} parked tasks")
 
 
-def _app(server: EmbeddedServer) -> Any:
+def app_of(server: EmbeddedServer) -> Any:
     os.environ["BENCH_URL"] = server.url
     from benchmarks import parked_tasks
 
@@ -95,28 +97,28 @@ def _ms(values: list[float]) -> tuple[float, float]:
     return p50(values) * 1000, p99(values) * 1000
 
 
-def _many(report: Report, server: EmbeddedServer) -> None:
+def _many(report: Report, server: EmbeddedServer, count: int) -> None:
     """Park and wake with the calls of a worker, one after the other, without a broker."""
-    locks, app = Locks.from_url(server.url), _app(server)
+    locks, app = Locks.from_url(server.url), app_of(server)
     text, _ = record_message(app, app.tasks["in_turn"].s("mark", 0).apply_async)
     commands, root = ParkCommands(locks.commands), locks.commands.root(NAME)
-    jobs = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(MANY)]
-    _start(locks, "first")
-    _start(locks, "warm", park=text)
+    jobs = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(count)]
+    start(locks, "first")
+    start(locks, "warm", park=text)
     locks.perform(commands.unpark(NAME, "kwarm", publish=False))
-    before, began = _used(server), time.perf_counter()
+    before, began = used_memory(server), time.perf_counter()
     for job in jobs:
-        _start(locks, job, park=text)
-    to_park, each = time.perf_counter() - began, (_used(server) - before) / MANY - len(text)
+        start(locks, job, park=text)
+    to_park, each = time.perf_counter() - began, (used_memory(server) - before) / count - len(text)
     began = time.perf_counter()
-    order = list(_wake_all(locks, commands, root, "first"))
+    order = list(wake_all(locks, commands, root, "first"))
     to_wake = time.perf_counter() - began
-    assert len(order) == MANY
+    assert len(order) == count
     moved = sum(one != two for one, two in zip(order, jobs, strict=True))
     left = server.ask("KEYS", "*")
     locks.close()
-    report.add(f"seconds to park {MANY:,} of one lock", "", "", round(to_park, 2))
-    report.add(f"seconds to wake, run and end {MANY:,}", "", "", round(to_wake, 2))
+    report.add(f"seconds to park {count:,} of one lock", "", "", round(to_park, 2))
+    report.add(f"seconds to wake, run and end {count:,}", "", "", round(to_wake, 2))
     report.add("bytes of a message", "", "", len(text))
     report.add("bytes beyond the message of a parked task", "", "", round(each))
     report.add("woken in another order", "", "", moved)
@@ -125,7 +127,7 @@ def _many(report: Report, server: EmbeddedServer) -> None:
     report.at_most("woken in another order", 0, moved)
 
 
-def _wake_all(locks: Locks, commands: ParkCommands, root: str, running: str) -> Iterator[str]:
+def wake_all(locks: Locks, commands: ParkCommands, root: str, running: str) -> Iterator[str]:
     """Yield the task ids in the order in which they are woken; each runs and ends."""
     while True:
         locks.perform(locks.commands.release(NAME, f"run-{running}"))
@@ -135,19 +137,18 @@ def _wake_all(locks: Locks, commands: ParkCommands, root: str, running: str) -> 
         [message] = due.messages
         locks.perform(commands.confirm(root, due.messages))
         running = message.token[1:]
-        _start(locks, running)
+        start(locks, running)
         yield running
 
 
-def _start(locks: Locks, job: str, park: str = "") -> None:
+def start(locks: Locks, job: str, park: str = "", group: str = "") -> None:
+    """Acquire as a worker does for a task; park its message if the lock is busy."""
     holder = Holder(task_id=job, task=NAME)
-    request = ParkRequest(holder._replace(retries=-1), 1, TTL, park, 10 * MANY) if park else None
+    request = (
+        ParkRequest(holder._replace(retries=-1), 1, TTL, park, 10 * MANY, group) if park else None
+    )
     extras = AcquireExtras(park=request)
     locks.perform(locks.commands.acquire(LockSpec(NAME, TTL), f"run-{job}", holder, extras))
-
-
-def _used(server: EmbeddedServer) -> int:
-    return int(server.info("memory")["used_memory"])
 
 
 def _round_trips(report: Report, server: EmbeddedServer) -> None:
@@ -160,9 +161,9 @@ def _round_trips(report: Report, server: EmbeddedServer) -> None:
 
     def handle(task_id: str) -> int:
         process.app.tasks["work"].apply_async(task_id=task_id)
-        before = _script_calls(server)
+        before = script_calls(server)
         process.handle_message()
-        return _script_calls(server) - before
+        return script_calls(server) - before
 
     handle("warm")
     free = handle("free")
@@ -174,9 +175,3 @@ def _round_trips(report: Report, server: EmbeddedServer) -> None:
     report.add("round trips of a run that is parked", "", "", busy)
     report.at_most("round trips of a run whose lock is free", 2, free)
     report.at_most("round trips to park, after the acquire", 1, busy - 1)
-
-
-def _script_calls(server: EmbeddedServer) -> int:
-    stats = server.info("commandstats")
-    lines = [stats.get(f"cmdstat_{name}", "calls=0") for name in ("evalsha", "eval")]
-    return sum(int(line.split(",")[0].removeprefix("calls=")) for line in lines)

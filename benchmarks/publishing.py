@@ -11,6 +11,7 @@ import os
 import subprocess
 from typing import Any
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.peers import OURS, PEERS, PLAIN, ROOT, Unusable, interpreter, release
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, p50, p99
@@ -51,11 +52,13 @@ class Publisher:
         self._process.communicate()
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
+    rounds = effort.count(ROUNDS)
+    calls = rounds * EACH
     report = Report(
         "publishing",
-        "Publishing: 10,000 calls of one key, the first one queued; and calls of new keys",
-        ("", "one key p50 µs", "p99 µs", "10,000 s", "messages", "new key p50 µs"),
+        f"Publishing: {calls:,} calls of one key, the first one queued; and calls of new keys",
+        ("", "one key p50 µs", "p99 µs", f"{calls:,} s", "messages", "new key p50 µs"),
     )
     publishers = _publishers(server, report)
     same: dict[str, list[float]] = {name: [] for name in publishers}
@@ -63,11 +66,11 @@ def run(server: EmbeddedServer) -> Report:
     try:
         for publisher in publishers.values():
             publisher.publish("same", 1)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, publisher in publishers.items():
                 same[name] += publisher.publish("same", EACH)
         queued = {name: _queued(server, name) for name in publishers}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, publisher in publishers.items():
                 new[name] += publisher.publish("new", NEW_EACH)
     finally:
@@ -110,11 +113,10 @@ def _fill(
         report.add(label, middle, p99(taken) / MICROSECOND, sum(taken), queued[name], fresh)
     for peer in PEERS:
         if peer in same:
-            report.at_most(
-                f"10,000 of one key against {peer}", 1, sum(same[OURS]) / sum(same[peer]), " ×"
-            )
+            ratio = sum(same[OURS]) / sum(same[peer])
+            report.at_most(f"{len(same[OURS]):,} of one key against {peer}", 1, ratio, " ×")
     report.notes.append(
         "celery-heimdall with `unique_lock_blocking=False`; with its default a duplicate call "
         "waits up to a second."
     )
-    report.at_most("messages queued by 10,000 calls", 1, queued[OURS])
+    report.at_most(f"messages queued by {len(same[OURS]):,} calls", 1, queued[OURS])

@@ -10,65 +10,79 @@ from __future__ import annotations
 
 from contextlib import closing
 from random import Random
-from statistics import quantiles
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.peers import DELAYED, OURS, RATED, contenders, load, start
 from benchmarks.report import Report
-from benchmarks.tasks import ROUNDS, WARM_UP, Outcome, measure, ratio, ratios, sent
-from benchmarks.timing import p50
+from benchmarks.rounds import WARM_UP, Outcome, measure
+from benchmarks.servertime import script_calls
+from benchmarks.tasks import PREFORK
 from celery_locks import Locks
 from tests.servers.embedded import EmbeddedServer
 
-POOL = ("-P", "prefork", "-c", "2")
-GENERATIONS = 4
+ROUNDS, GENERATIONS = 12, 5
 DELAYED_TASKS, PATIENCE = 10_000, 1200
-# The rate is pushed back for this long: even a busy worker receives all tasks meanwhile.
-PUSHED_BACK = 150
+# The rate is pushed back for this long: the worker receives all tasks meanwhile.
+PUSHED_BACK = 60
 
 
-def run(server: EmbeddedServer) -> Report:
-    columns = ("", "tasks a second", "× without a rate", "CPU ms")
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
+    columns = ("", "tasks a second", "× without a rate", "CPU ms", "CPU × without a rate")
     report = Report("rates", "Locked no-op tasks with a rate, prefork -c2", columns)
-    before, outcome, lots = load(), Outcome(), Random(1)
-    for generation in range(GENERATIONS):
-        with contenders((OURS, RATED), server, POOL) as (ready, absent):
-            assert not absent, absent
-            measure(ready, outcome, generation, lots)
-    ours, rated = outcome[OURS], outcome[RATED]
-    for name, figures in outcome.items():
-        taken = ratio(ours.rates, figures.rates)
-        cost = p50([*figures.costs.values()]) * 1e3
-        report.add(name, f"{p50([*figures.rates.values()]):.3g}", taken, cost)
-    report.at_most("time of a task, with a rate to without", 1.05, ratio(ours.rates, rated.rates))
-    report.at_most("the same by processor time", 1.05, ratio(rated.costs, ours.costs))
-    commands, seconds = _count_delayed(server)
-    report.at_most(
-        f"calls for each of {DELAYED_TASKS:,} delayed tasks, beside its release", 2, commands - 1
-    )
-    low, _, high = quantiles(ratios(ours.rates, rated.rates), n=4)
+    before, outcome = load(), _measured(server, effort)
+    for name in (OURS, RATED):
+        _fill(report, outcome, name)
+    ours, rated = outcome.of(OURS), outcome.of(RATED)
+    report.at_most("time of a task, with a rate to without", 1.05, rated.ratio(ours).middle)
+    report.at_most("the same by processor time", 1.05, rated.cpu_ratio(ours).middle)
+    _add_delayed(report, server, effort)
     report.notes.append(
-        f"The time with a rate to that without: half of all rounds between {low:.2f} and "
-        f"{high:.2f}; medians of {ROUNDS} rounds with each of {GENERATIONS} generations of workers."
-    )
-    report.notes.append(
-        f"A delayed task made {commands:.4f} calls to the lock server: two that ask for its start, "
-        f"when it comes first and when it comes back, and the release of its lock. All "
-        f"{DELAYED_TASKS:,} ran in {seconds:.0f} s; the rate is 50/s and was pushed back for the "
-        f"first {PUSHED_BACK} s. Load at the start: {before}; at the end: {load()}."
+        f"Medians of {effort.count(ROUNDS, least=2)} rounds with each of "
+        f"{effort.count(GENERATIONS)} generations of workers, with their 95 % intervals. "
+        f"Load at the start: {before}; at the end: {load()}."
     )
     return report
 
 
-def _count_delayed(server: EmbeddedServer) -> tuple[float, float]:
+def _measured(server: EmbeddedServer, effort: Effort) -> Outcome:
+    outcome, lots = Outcome(), Random(1)
+    for generation in range(effort.count(GENERATIONS)):
+        with contenders((OURS, RATED), server, PREFORK) as (ready, absent):
+            assert not absent, absent
+            measure(ready, outcome, generation, lots, effort.count(ROUNDS, least=2))
+    return outcome
+
+
+def _fill(report: Report, outcome: Outcome, name: str) -> None:
+    figures, ours = outcome.of(name), outcome.of(OURS)
+    ratios = figures.ratio(ours).text(), figures.cpu_ratio(ours).text()
+    report.add(name, f"{1 / figures.middle:.3g}", ratios[0], figures.cpu_middle * 1e3, ratios[1])
+
+
+def _add_delayed(report: Report, server: EmbeddedServer, effort: Effort) -> None:
+    count, pushed_back = effort.count(DELAYED_TASKS), effort.count(PUSHED_BACK)
+    commands, seconds = _count_delayed(server, count, pushed_back)
+    report.at_most(
+        f"calls for each of {count:,} delayed tasks, beside its release", 2, commands - 1
+    )
+    report.notes.append(
+        f"A delayed task made {commands:.4f} calls to the lock server: two that ask for its start, "
+        f"when it comes first and when it comes back, and the release of its lock. All {count:,} "
+        f"ran in {seconds:.0f} s; the rate is 100/s and was pushed back for the first "
+        f"{pushed_back} s."
+    )
+
+
+def _count_delayed(server: EmbeddedServer, count: int, pushed_back: int) -> tuple[float, float]:
     """Return the calls to the lock server for each task, and the seconds until all have run."""
     with EmbeddedServer() as locks:
-        contender = start(DELAYED, server, POOL, locks.url)
+        contender = start(DELAYED, server, PREFORK, locks.url)
         try:
             contender.ask("all_run", WARM_UP, PATIENCE)
             with closing(Locks.from_url(locks.url)) as own:
-                own.push_back("bench", PUSHED_BACK)
-            before = sent(locks)
-            seconds = contender.ask("all_run", DELAYED_TASKS, PATIENCE)
-            return (sent(locks) - before) / DELAYED_TASKS, seconds
+                own.push_back("bench", pushed_back)
+            before = script_calls(locks)
+            seconds = contender.ask("all_run", count, PATIENCE)
+            return (script_calls(locks) - before) / count, seconds
         finally:
             contender.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, p50, p99
 from celery_locks import Locks
@@ -23,7 +24,7 @@ NEAR = ", our connection"
 PAIRS = {"take": "SPOP", "drain of 10": "LPOP 10", "claim": "SET NX GET"}
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "recipes",
         "Recipes against the bare commands",
@@ -31,7 +32,7 @@ def run(server: EmbeddedServer) -> Report:
     )
     locks = Locks.from_url(server.url)
     candidates = {**_bare(server), **_bare_on_ours(server, locks), **_ours(server, locks)}
-    taken = in_turns(candidates, ROUNDS, EACH)
+    taken = in_turns(candidates, effort.count(ROUNDS), EACH)
     for ours, bare in PAIRS.items():
         for name in (bare, bare + NEAR, ours):
             ratio = p50(taken[name]) / p50(taken[bare])

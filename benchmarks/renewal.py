@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from benchmarks.servertime import Watched, watch
 from benchmarks.timing import in_turns, p50
@@ -23,19 +24,19 @@ TICK, SERIAL, REDIS_PY = (
 )
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "renewal",
         f"Renewing {LEASES:,} leases ({RENEW_BATCH} a call)",
         ("", "p50 ms", "× one tick"),
     )
     locks = Locks.from_url(server.url)
-    leases = list(_leases(locks))
-    taken = in_turns(_candidates(server, locks, leases), ROUNDS, 1)
+    leases = acquired(locks, LEASES)
+    taken = in_turns(_candidates(server, locks, leases), effort.count(ROUNDS), 1)
     for name, times in taken.items():
         report.add(name, p50(times) * 1e3, p50(times) / p50(taken[TICK]))
     _judge(report, {name: p50(times) for name, times in taken.items()})
-    _add_server_time(report, server, locks, leases)
+    _add_server_time(report, server, locks, leases, effort.count(20))
     for lease in leases:
         lease.release()
     return report
@@ -47,35 +48,33 @@ def _judge(report: Report, middle: dict[str, float]) -> None:
 
 
 def _add_server_time(
-    report: Report, server: EmbeddedServer, locks: Locks, leases: list[Lease]
+    report: Report, server: EmbeddedServer, locks: Locks, leases: list[Lease], rounds: int
 ) -> None:
     watched = Watched(server, locks.perform)
     watched.server = locks._store.server  # the renewer groups leases by it
-    tick = _tick(watched, locks, leases)
-    times = watch(server, watched, lambda: [tick() for _ in range(20)])
+    tick = tick_of(watched, locks, leases)
+    times = watch(server, watched, lambda: [tick() for _ in range(rounds)])
     for what, ms in times.rows():
         report.add(what, ms, "")
     report.at_most("the longest single call, processor time", 5, times.longest, " ms")
 
 
-def _leases(locks: Locks) -> Iterator[Lease]:
-    for number in range(LEASES):
-        lease = locks.acquire(f"import:customer-{number}", ttl=TTL)
-        assert lease is not None
-        yield lease
+def acquired(locks: Locks, count: int) -> list[Lease]:
+    leases = [locks.acquire(f"import:customer-{number}", ttl=TTL) for number in range(count)]
+    return [lease for lease in leases if lease is not None]
 
 
 def _candidates(
     server: EmbeddedServer, locks: Locks, leases: list[Lease]
 ) -> dict[str, Callable[[], object]]:
     return {
-        TICK: _tick(locks.store_for_thread(), locks, leases),
+        TICK: tick_of(locks.store_for_thread(), locks, leases),
         SERIAL: lambda: _one_by_one(leases),
         REDIS_PY: _redis_py(server),
     }
 
 
-def _tick(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
+def tick_of(store: Any, locks: Locks, leases: list[Lease]) -> Callable[[], object]:
     """What the renewer's thread does when all of them are due, done in this one."""
     renewer = Renewer()
     entries = {lease.token: RenewalEntry(lease, store, locks.commands, 0.0) for lease in leases}

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from benchmarks.preliminary import PRELIMINARY, QUIET
 from tests.servers.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 Cell = str | int | float
+# In the extra `bench`, with the names of their modules; most benchmarks do without them.
+PEERS = {"python-redis-lock": "redis_lock", "pottery": "pottery"}
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,15 @@ class Report:
     rows: list[Sequence[Cell]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)  # numbers for charts and calculations
+    sections: dict[int, str] = field(default_factory=dict)  # headings, by the row that follows
 
     def add(self, *cells: Cell) -> None:
         self.rows.append(cells)
+
+    def begin_section(self, heading: str) -> None:
+        """Begin a table of its own for the rows that follow."""
+        self.sections[len(self.rows)] = heading
 
     def at_most(self, what: str, target: float, measured: float, unit: str = "") -> None:
         self.goals.append(
@@ -52,33 +64,40 @@ class Report:
 
     def markdown(self) -> str:
         goals = [(g.what, g.target, g.measured, "met" if g.met else "MISSED") for g in self.goals]
-        parts = [
-            f"## {self.title}",
-            _table(self.columns, self.rows),
-            _table(("goal", "target", "measured", ""), goals),
-            *self.notes,
-        ]
-        return "\n\n".join(parts) + "\n"
+        parts = [f"## {self.title}", *self._tables()]
+        if goals:
+            parts.append(_table(("goal", "target", "measured", ""), goals))
+        return "\n\n".join([*parts, *self.notes]) + "\n"
 
-    def write(self, surroundings: dict[str, Cell]) -> None:
-        RESULTS.mkdir(exist_ok=True)
+    def _tables(self) -> Iterator[str]:
+        starts = sorted(self.sections) or [0]
+        for start, end in pairwise([*starts, len(self.rows)]):
+            if start in self.sections:
+                yield f"**{self.sections[start]}**"
+            yield _table(self.columns, self.rows[start:end])
+
+    def write(self, surroundings: dict[str, Cell], folder: Path = RESULTS) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if float(surroundings["load at the start"]) > QUIET:
+            self.notes.append(PRELIMINARY)
         facts = ", ".join(f"{key} {value}" for key, value in surroundings.items())
-        (RESULTS / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")
+        (folder / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")
         data = {"surroundings": surroundings, **asdict(self)}
         text = json.dumps(data, indent=1, ensure_ascii=False)
-        (RESULTS / f"{self.name}.json").write_text(text + "\n")
+        (folder / f"{self.name}.json").write_text(text + "\n")
 
 
-def surroundings(server: EmbeddedServer) -> dict[str, Cell]:
+def surroundings() -> dict[str, Cell]:
     """Return what the figures depend on, without anything that identifies the machine."""
-    info = server.info("server")
+    with EmbeddedServer() as server:
+        info = server.info("server")
     return {
         "Python": platform.python_version(),
         "redis-py": version("redis"),
         "Valkey": info.get("valkey_version", info["redis_version"]),
-        "python-redis-lock": version("python-redis-lock"),
-        "pottery": version("pottery"),
+        **{name: version(name) for name in PEERS if find_spec(PEERS[name])},
         "cores": os.cpu_count() or 1,
+        "load at the start": round(os.getloadavg()[0], 1),
     }
 
 

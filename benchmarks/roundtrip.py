@@ -10,6 +10,7 @@ import pottery
 import redis.asyncio
 import redis_lock
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, in_turns_async, p50, p99
 from celery_locks import AsyncLocks, Locks
@@ -21,15 +22,15 @@ _DELETE = """if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DE
 return 0"""
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "roundtrip",
         "Acquire and release, nobody else wants it",
         ("", "p50 µs", "p99 µs", "× floor"),
     )
-    blocking = in_turns(_candidates(server), ROUNDS, EACH)
+    blocking = in_turns(_candidates(server), effort.count(ROUNDS), EACH)
     _fill(report, blocking, floor=p50(blocking[FLOOR]))
-    awaited = asyncio.run(_awaited(server))
+    awaited = asyncio.run(_awaited(server, effort.count(ROUNDS // 2)))
     _fill(report, awaited, floor=p50(blocking[FLOOR]))
     _judge(report, blocking, awaited)
     return report
@@ -117,14 +118,14 @@ def _ours(server: EmbeddedServer) -> Callable[[], object]:
     return both
 
 
-async def _awaited(server: EmbeddedServer) -> dict[str, list[float]]:
+async def _awaited(server: EmbeddedServer, rounds: int) -> dict[str, list[float]]:
     locks = AsyncLocks.from_url(server.url)
     async with redis.asyncio.Redis.from_url(server.url) as client:
         candidates = {
             f"{REDIS_PY}, awaited": _redis_py_awaited(client),
             f"{OURS}, awaited": _ours_awaited(locks),
         }
-        taken = await in_turns_async(candidates, ROUNDS // 2, EACH)
+        taken = await in_turns_async(candidates, rounds, EACH)
     await locks.close()
     return taken
 

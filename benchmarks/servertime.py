@@ -66,9 +66,24 @@ def watch(server: EmbeddedServer, watched: Watched, work: Callable[[], object]) 
     return watched.times
 
 
-def _ran_ms(pid: int) -> float | None:
+def script_calls(server: EmbeddedServer) -> int:
+    """Return the script calls of clients; the server also counts commands that a script runs."""
+    stats = server.info("commandstats")
+    lines = [stats.get(f"cmdstat_{name}", "calls=0,") for name in ("eval", "evalsha")]
+    return sum(int(line.split(",")[0].removeprefix("calls=")) for line in lines)
+
+
+def used_memory(server: EmbeddedServer) -> int:
+    return int(server.info("memory")["used_memory"])
+
+
+def processor_ms(pid: int) -> float:
     """Return the processor time of the server's main thread; Linux only."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+
+
+def _ran_ms(pid: int) -> float | None:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+        return processor_ms(pid)
     except OSError:
         return None

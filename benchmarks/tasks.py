@@ -1,22 +1,23 @@
-"""No-op tasks a second, from publish to result: plain Celery, ours, the recipe and the peers.
+"""The cost of a lock for a no-op task: plain Celery, ours, the recipe and the peers.
 
 All run on one server, each in its own environment with its own worker; the others idle while one
-is timed. A round times each of them once, in random order and after a few tasks that do not count
-(an idle process starts slowly). A ratio is taken within its round, so that other load affects both
-sides of it. A process may be faster than another of the same program for its whole
-life, because of its memory layout: so there are several generations of workers. On a busy machine
-the processor time of a task, in its caller, server and worker together, says more than the clock:
-it is shown too. The spread of single rounds is below the table.
+is timed. ``rounds.py`` says what a round times. A ratio or a difference is taken within its round,
+so that other load affects both sides of it, and there are several generations of workers
+(``intervals.py``). Generations are added until the intervals of ours to plain are so narrow that
+two runs agree within 2 %, or the time is over; the report says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from random import Random
-from statistics import quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks.effort import FULL, Effort
+from benchmarks.intervals import AGREEMENT, WANTED, Interval
 from benchmarks.peers import (
     CANDIDATES,
     COOKBOOK,
@@ -31,162 +32,203 @@ from benchmarks.peers import (
     threads_of,
 )
 from benchmarks.report import Report
-from benchmarks.timing import p50
+from benchmarks.rounds import BOTH, PHASES, SLOW, WARM_UP, Outcome, measure
+from benchmarks.servertime import script_calls
+from benchmarks.timing import MICROSECOND
 from tests.servers.embedded import EmbeddedServer
 
-POOLS = {"prefork -c2": ("-P", "prefork", "-c", "2"), "threads -c2": ("-P", "threads", "-c", "2")}
-GENERATIONS, ROUNDS, WARM_UP = 6, 16, 60
-RUN_UP = 20
-# A candidate with at most this many tasks a second is timed once with each generation.
-SLOW = 20
-# The time of a round, and the most tasks in it.
-ROUND_SECONDS, MAX_TASKS = 0.35, 120
+# Few rounds and many generations: these differ more than those.
+ROUNDS, LEAST_GENERATIONS = 5, 8
+# A candidate that takes a second for a task has its figure after this many generations.
+SLOW_GENERATIONS = 2
+PREFORK = ("-P", "prefork", "-c", "2")
 
 
-Measured = dict[tuple[int, int], float]
+class Pool(NamedTuple):
+    """A pool, what is timed in it, and the seconds after which no generation is added."""
+
+    name: str
+    words: tuple[str, ...]
+    phases: tuple[str, ...]
+    seconds: float
 
 
-class Figures(NamedTuple):
-    """The figures of one candidate in one pool, by generation and round."""
-
-    rates: Measured
-    costs: Measured  # seconds of processor time a task
-
-
-Outcome = dict[str, Figures]
+POOLS = (
+    Pool("prefork -c2", PREFORK, PHASES, 520.0),
+    Pool("threads -c2", ("-P", "threads", "-c", "2"), (BOTH,), 120.0),
+)
 
 
-def run(server: EmbeddedServer) -> Report:
-    columns = [f"{pool}{what}" for pool in POOLS for what in ("", ", × plain", ", CPU ms")]
-    report = Report("tasks", "No-op tasks a second, publish to result stored", ("", *columns))
-    before = load()
-    outcomes: dict[str, Outcome] = {}
-    absent: dict[str, str] = {}
-    threads: dict[str, int] = {}
-    lots = Random(1)
-    for pool, words in POOLS.items():
-        outcome = outcomes[pool] = {}
-        for generation in range(GENERATIONS):
-            with contenders(CANDIDATES, server, words) as (ready, missing):
-                absent |= missing
-                measure(ready, outcome, generation, lots)
-                threads = threads or {
-                    contender.name: threads_of(contender.worker.pid) for contender in ready
-                }
-    _fill(report, outcomes, absent)
-    _judge(report, outcomes)
-    report.at_most("commands to the lock server a locked task", 2, _commands_a_task(server))
+class Measurement:
+    """The figures of one pool, with the generations that they took."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.outcome = Outcome()
+        self.absent: dict[str, str] = {}
+        self.threads: dict[str, int] = {}
+        self.generations = 0
+
+    def take(self, server: EmbeddedServer, effort: Effort) -> None:
+        """Measure generations until the intervals are narrow, or the time is over."""
+        lots, until = Random(1), time.monotonic() + self.pool.seconds * effort.share
+        while not self.generations or not self._is_enough(effort, until):
+            with contenders(self._names(), server, self.pool.words) as (ready, missing):
+                self.absent |= missing
+                phases, rounds = self.pool.phases, _rounds(effort)
+                measure(ready, self.outcome, self.generations, lots, rounds, phases)
+                self.threads |= {it.name: threads_of(it.worker.pid) for it in ready}
+            self.generations += 1
+
+    def _is_enough(self, effort: Effort, until: float) -> bool:
+        is_narrow = self.generations >= LEAST_GENERATIONS and all(
+            self.against(OURS, PLAIN, phase).half_width <= WANTED for phase in self.pool.phases
+        )
+        return effort.is_quick or is_narrow or time.monotonic() > until
+
+    def _names(self) -> list[str]:
+        return [
+            name
+            for name in CANDIDATES
+            if self.generations < SLOW_GENERATIONS or not self._is_slow(name)
+        ]
+
+    def _is_slow(self, name: str) -> bool:
+        return name not in self.absent and self.outcome.of(name).middle > 1 / SLOW
+
+    def cpu_half_width(self, phase: str) -> float:
+        ours, plain = (self.outcome.of(name, phase) for name in (OURS, PLAIN))
+        return ours.cpu_ratio(plain).half_width
+
+    def against(self, name: str, other: str, phase: str = BOTH) -> Interval:
+        return self.outcome.of(name, phase).ratio(self.outcome.of(other, phase))
+
+
+def _rounds(effort: Effort) -> int:
+    """Return the rounds of a generation; more effort is for more generations."""
+    return min(ROUNDS, effort.count(ROUNDS, least=2))
+
+
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
+    times = ("µs", "µs above plain", "× plain")
+    columns = ("", *times, *(f"CPU {column}" for column in times))
+    report = Report("tasks", "A no-op task, published and run", columns)
+    before, costs = load(), []
+    for pool in POOLS:
+        measurement = Measurement(pool)
+        measurement.take(server, effort)
+        costs += _fill(report, measurement)
+        _judge(report, measurement)
+        report.notes.append(_precision(measurement, effort))
+    report.data["costs"] = costs
+    threads = measurement.threads
+    with on_separate_locks(server) as worker:
+        report.at_most("commands to the lock server a locked task", 2, commands_a_task(*worker))
     report.at_most("threads more in a worker's main process", 1, threads[OURS] - threads[PLAIN])
-    report.notes.append(_spread(outcomes))
-    report.notes.append(_surroundings(before, absent))
+    report.notes.append(_surroundings(before, measurement.absent))
     return report
 
 
-def measure(ready: Sequence[Contender], outcome: Outcome, generation: int, lots: Random) -> None:
-    """Time each contender once in each round, in random order."""
-    counts = {contender.name: _count(contender) for contender in ready}
-    for draw in range(ROUNDS):
-        for contender in lots.sample(ready, len(ready)):
-            count, figures = (
-                counts[contender.name],
-                outcome.setdefault(contender.name, Figures({}, {})),
-            )
-            if draw and count < SLOW * ROUND_SECONDS:
+def _fill(report: Report, measurement: Measurement) -> list[dict[str, Any]]:
+    """Add a row for each candidate and phase; return the same as numbers, for the charts."""
+    costs = []
+    for phase in measurement.pool.phases:
+        report.begin_section(f"{phase}, {measurement.pool.name}")
+        for name in CANDIDATES:
+            if name in measurement.absent:
+                report.add(name, *[""] * (len(report.columns) - 1))
                 continue
-            contender.ask("done", min(RUN_UP, count))
-            spent = contender.processor_time()
-            figures.rates[generation, draw] = count / contender.ask("done", count)
-            figures.costs[generation, draw] = (contender.processor_time() - spent) / count
+            cost = _cost(measurement, name, phase)
+            costs.append({"pool": measurement.pool.name, "phase": phase, "name": name, **cost})
+            report.add(name, *_cells(cost, is_plain=name == PLAIN))
+    return costs
 
 
-def _count(contender: Contender) -> int:
-    """Return how many tasks fit into a round: a slow candidate would take minutes otherwise."""
-    few = 2 / contender.ask("done", 2)
-    rate = WARM_UP / contender.ask("done", WARM_UP) if few > WARM_UP / 6 else few
-    return max(2, min(MAX_TASKS, round(rate * ROUND_SECONDS)))
+def _cost(measurement: Measurement, name: str, phase: str) -> dict[str, Any]:
+    figures, plain = (measurement.outcome.of(it, phase) for it in (name, PLAIN))
+    return {
+        "wall": figures.middle,
+        "above": figures.above(plain),
+        "ratio": figures.ratio(plain),
+        "cpu": figures.cpu_middle,
+        "cpu_above": figures.cpu_above(plain),
+        "cpu_ratio": figures.cpu_ratio(plain),
+    }
 
 
-def ratios(ours: Measured, other: Measured) -> list[float]:
-    """Return the ratio of each round."""
-    return [ours[key] / other[key] for key in ours if key in other]
+def _cells(cost: dict[str, Any], is_plain: bool) -> list[str]:
+    cells = []
+    for kind, above, ratio in (("wall", "above", "ratio"), ("cpu", "cpu_above", "cpu_ratio")):
+        cells.append(f"{cost[kind] / MICROSECOND:,.0f}")
+        cells.append("" if is_plain else cost[above].text(0, 1 / MICROSECOND))
+        cells.append("" if is_plain else cost[ratio].text(2))
+    return cells
 
 
-def ratio(ours: Measured, other: Measured) -> float:
-    return p50(ratios(ours, other))
+def _judge(report: Report, measurement: Measurement) -> None:
+    """Judge tasks a second, as others do: the inverse of the time of a task."""
+    pool, outcome = measurement.pool.name, measurement.outcome
+    if pool.startswith("prefork"):
+        plain, ours = outcome.of(PLAIN), outcome.of(OURS)
+        report.at_least(f"tasks a second against plain, {pool}", 0.9, plain.ratio(ours).middle)
+        report.at_least(f"the same by processor time, {pool}", 0.9, plain.cpu_ratio(ours).middle)
+    for name in (COOKBOOK, *PEERS):
+        if name not in measurement.absent:
+            ratio = measurement.against(name, OURS).middle
+            report.at_least(f"tasks a second against {name}, {pool}", 1, ratio)
 
 
-def _fill(report: Report, outcomes: dict[str, Outcome], absent: dict[str, str]) -> None:
-    for name in CANDIDATES:
-        if name in absent:
-            report.add(name, *[""] * 3 * len(outcomes))
-            report.notes.append(f"{name} {absent[name]}.")
-            continue
-        cells: list[str | float] = []
-        for outcome in outcomes.values():
-            rates, costs = outcome[name]
-            against_plain = ratio(rates, outcome[PLAIN].rates)
-            rate, cost = p50([*rates.values()]), p50([*costs.values()])
-            cells += [f"{rate:.3g}", against_plain, cost * 1e3]
-        report.add(name, *cells)
+def _precision(measurement: Measurement, effort: Effort) -> str:
+    """Say how wide the intervals are, and whether two runs agree."""
+    widths = {
+        phase: measurement.against(OURS, PLAIN, phase).half_width
+        for phase in measurement.pool.phases
+    }
+    by_cpu = {phase: measurement.cpu_half_width(phase) for phase in measurement.pool.phases}
+    shown = ", ".join(
+        f"{phase} ±{width:.1%} (by processor time ±{by_cpu[phase]:.1%})"
+        for phase, width in widths.items()
+    )
+    is_narrow = max(widths.values()) <= WANTED and not effort.is_quick
+    verdict = "so two runs agree" if is_narrow else "NOT reached: two runs may not agree"
+    return (
+        f"{measurement.pool.name}: {measurement.generations} generations of workers with "
+        f"{_rounds(effort)} rounds each. Half the width of the 95 % interval of ours to plain: "
+        f"{shown}. At most ±{WANTED:.1%} by the clock was wanted, {verdict} within {AGREEMENT:.0%}."
+    )
 
 
-def _judge(report: Report, outcomes: dict[str, Outcome]) -> None:
-    for pool, outcome in outcomes.items():
-        ours, plain = outcome[OURS], outcome[PLAIN]
-        if pool.startswith("prefork"):
-            report.at_least(f"against plain, {pool}", 0.9, ratio(ours.rates, plain.rates))
-            cost = ratio(plain.costs, ours.costs)
-            report.at_least(f"the same by processor time, {pool}", 0.9, cost)
-        for name in (peer for peer in (COOKBOOK, *PEERS) if peer in outcome):
-            other = outcome[name]
-            report.at_least(f"against {name}, {pool}", 1, ratio(ours.rates, other.rates))
-
-
-def _spread(outcomes: dict[str, Outcome]) -> str:
-    """Describe the spread of single rounds, and of the medians of the generations."""
-    sentences = []
-    for pool, outcome in outcomes.items():
-        ours, plain = outcome[OURS].rates, outcome[PLAIN].rates
-        low, _, high = quantiles(ratios(ours, plain), n=4)
-        medians = [
-            ratio({key: ours[key] for key in ours if key[0] == generation}, plain)
-            for generation in range(GENERATIONS)
-        ]
-        sentences.append(
-            f"{pool}, ours to plain: half of all rounds between {low:.2f} and {high:.2f}, medians "
-            f"of the generations from {min(medians):.2f} to {max(medians):.2f}"
-        )
-    return ". ".join(sentences) + "."
-
-
-def _commands_a_task(server: EmbeddedServer) -> float:
-    """Count on a separate lock server, without the handshakes of connections."""
-    count = 300
+@contextmanager
+def on_separate_locks(server: EmbeddedServer) -> Iterator[tuple[Contender, EmbeddedServer]]:
+    """Start a worker of ours with a lock server of its own, on which nothing else is counted."""
     with EmbeddedServer() as locks:
-        contender = start(OURS, server, POOLS["prefork -c2"], locks.url)
+        contender = start(OURS, server, PREFORK, locks.url)
         try:
             contender.ask("done", WARM_UP)
-            before = sent(locks)
-            contender.ask("done", count)
-            return (sent(locks) - before) / count
+            yield contender, locks
         finally:
             contender.stop()
 
 
-def sent(server: EmbeddedServer) -> int:
-    """Return the calls of clients; the server also counts those that a script makes."""
-    stats = server.info("commandstats")
-    scripts = [stats.get(f"cmdstat_{name}", "calls=0,") for name in ("eval", "evalsha")]
-    return sum(int(line.split(",")[0].removeprefix("calls=")) for line in scripts)
+def commands_a_task(contender: Contender, locks: EmbeddedServer) -> float:
+    """Count the calls to the lock server, without the handshakes of connections."""
+    count, before = 300, script_calls(locks)
+    contender.ask("done", count)
+    # Rounded: the worker polls for parked tasks meanwhile, which is no cost of a task.
+    return round((script_calls(locks) - before) / count, 1)
 
 
 def _surroundings(before: str, absent: dict[str, str]) -> str:
     peers = ", ".join(f"{name} {release(name)}" for name in PEERS if name not in absent)
+    missing = "".join(f" {name} {why}." for name, why in absent.items())
     return (
-        f"Celery {version('celery')}, results stored; {peers}, each with its documented defaults; "
-        "a key for each call. celery-heimdall waits a second in each task for the lock that its "
-        "own message holds. "
-        f"Load at the start: {before}; at the end: {load()}. Rates are medians of {ROUNDS} "
-        f"rounds with each of {GENERATIONS} generations of workers, ratios medians of the ratios "
-        "within each round."
+        "Publish: the worker is stopped meanwhile. Run: it runs what waits, until the last result "
+        "is stored. Both: it runs while the caller publishes. The worker has one half of the "
+        "cores, caller and server the other. CPU is the processor time of all three together. "
+        "Figures are medians with their 95 % intervals, ratios and "
+        f"differences are taken within each round. Celery {version('celery')}, results stored; "
+        f"{peers}, each with its documented defaults; a key for each call.{missing} "
+        "celery-heimdall waits a second in each task for the lock that its own message holds; the "
+        "cookbook recipe is `SET NX` with an expiry, and a delete. "
+        f"Load at the start: {before}; at the end: {load()}."
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE / "_ext"))
+# For the calculations of benchmarks/plan.py.
+sys.path.insert(1, str(_HERE.parent))
 
 project = "celery-locks"
 copyright = "celery-locks contributors"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from celery_locks_site import (
     api,
+    capacity,
     commands,
     errors,
     events,
@@ -34,6 +35,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "glossary": glossary.page,
     "layers": project.layers,
     "compatibility": project.compatibility,
+    "capacity_times": capacity.times,
+    "capacity_memory": capacity.memory,
+    "capacity_inputs": capacity.inputs,
+    "capacity_plans": capacity.plans,
 }
 _MARKER = re.compile(r"^<!-- generated: (?P<name>\w+)(?: (?P<argument>.*?))? -->$", re.MULTILINE)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import html
-import json
 from pathlib import Path
 
+from benchmarks import charts
+from benchmarks.svg import THEMES
 from celery_locks_site import markdown
 
 _ROOT = Path(__file__).parents[3]
@@ -40,23 +40,13 @@ def compatibility() -> str:
 
 
 def chart(name: str) -> str:
-    """Return bars for the first column of numbers of a benchmark's result."""
-    result = json.loads((_ROOT / f"benchmarks/results/{name}.json").read_text())
-    # A row without the last column, the ratio, is something else than a candidate.
-    values = {row[0]: float(row[1]) for row in result["rows"] if row[-1] not in ("", None)}
-    longest = max(values.values())
-    bars = [_bar(label, value, longest) for label, value in values.items()]
-    title = html.escape(f"{result['title']}: {result['columns'][1]}")
-    caption = f"<figcaption>{title}</figcaption>"
+    """Return the picture of a benchmark, drawn by `make charts`, for light and dark pages."""
+    alt = charts.load(name).describe()
     return "\n".join(
-        ["```{raw} html", f'<figure class="bars">{caption}', *bars, "</figure>", "```\n"]
-    )
-
-
-def _bar(label: str, value: float, longest: float) -> str:
-    ours = ' class="ours"' if label.startswith("celery-locks") else ""
-    width = f"width: {100 * value / longest:.1f}%"
-    shown = f"{value:.0f}" if value >= 100 else f"{value:.2f}"
-    return (
-        f'<div{ours}><span>{html.escape(label)}</span><i style="{width}"></i><b>{shown}</b></div>'
+        f"""```{{figure}} ../_static/charts/{charts.picture_of(name, theme).name}
+:figclass: diagram only-{theme.name}
+:alt: {alt}
+```
+"""
+        for theme in THEMES
     )

@@ -6,8 +6,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "tests" / "unit"
-# They test the package as a whole, and the tools of the tests.
-APART = ("package", "support")
+# They test the package as a whole, the tools of the tests, and the benchmarks.
+APART = ("package", "support", "benchmarks")
 
 
 def modules_in(folder: Path) -> list[str]:
