@@ -12,7 +12,7 @@ UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
 JOBS ?= 6
-# How long `make soak` causes faults, and what its jobs and faults are drawn from.
+# How long `make soak` causes faults and `make simulate` runs, and what they draw chance from.
 SECONDS ?= 60
 SEED ?= 1
 N ?= 10
@@ -28,7 +28,7 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak check \
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak simulate check \
 	model docs docs-serve bench release format clean
 
 help: ## this list
@@ -43,7 +43,7 @@ test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		tests/docs tests/acceptance tests/browser tests/real_server tests/contract tests/model \
-		$(ARGS)
+		tests/simulation $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -70,6 +70,9 @@ test-docker: $(VENV)/.dev ## a worker in a container, on Redis and RabbitMQ; nee
 
 soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECONDS=60 SEED=1
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+simulate: $(VENV)/.dev ## many processes in virtual time over a faulty wire; SECONDS=3600 SEED=1
+	@$(BIN)/python -m tests.simulation --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """What must be true after every step, for those who hold a lock and for the server.
 
-- Never more holders than the limit trust their lease, each by its own clock.
+- Never more holders than the limit trust their lease, each by its own clock, and never two runs of
+  one job.
 - The server never has more live holders of a lock than its limit.
 - No call removes a holder whose time has not passed, but its own.
 - Every grant of a lock has a higher fence than all grants before it, over a loss of all data too.
@@ -83,7 +84,7 @@ class Checks:
     def enter(self, process: SimulatedProcess, lease: BaseLease) -> None:
         """Note that a task works under its lease from now on."""
         if lease.fence != self._fences.get(lease.token):
-            raise Violation(f"the lease of {lease.name!r} has fence {lease.fence}, which is not the")
+            raise Violation(f"the lease of {lease.name!r} has a fence that nobody gave it")
         self._inside[lease.token] = process, lease
         self.entered += 1
 
@@ -95,10 +96,15 @@ class Checks:
         if len(self._inside) < 2:
             return
         counts = dict.fromkeys(self._names, 0)
+        jobs: set[str] = set()
         for token, (process, lease) in self._inside.items():
             is_trusted = not lease.has_ended and process.now() < lease.deadline
             if is_trusted and process.is_alive and token not in self._not_promised:
                 counts[lease.name] += 1
+                job = self.related.get(token, token)
+                if job in jobs:
+                    raise Violation(f"two runs of {job!r} trust their lease at once")
+                jobs.add(job)
         for name, count in counts.items():
             if count > self._limits[name]:
                 raise Violation(f"{count} tasks trust their lease on {name!r} at once")

@@ -1,4 +1,4 @@
-"""A simulated process: its clock, its renewer, its subscription, and the store that its code sees."""
+"""A simulated process: its clock, its renewer, its subscription, and the store of its code."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ class _Renewer(StillRenewer):
 
     on_wake: Callable[[], None]
 
-    def _make_thread(
-        self, threads: dict[Hashable, Any], server: Hashable, jobs: Any
-    ) -> Any:
+    def _make_thread(self, threads: dict[Hashable, Any], server: Hashable, jobs: Any) -> Any:
         if server not in threads:
             threads[server] = _Thread(jobs, self.reports)
             threads[server].on_wake = self.on_wake
@@ -256,4 +254,3 @@ class SimulatedProcess:
             return
         self._is_background_idle = False
         self._resume(self._background)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,9 +45,7 @@ class Simulation:
                 violation = str(error)
         scheduler = world.scheduler
         entered = world.checks.entered
-        return Outcome(
-            seed, scheduler.steps, entered, scheduler.time, scheduler.digest, violation
-        )
+        return Outcome(seed, scheduler.steps, entered, scheduler.time, scheduler.digest, violation)
 
     def find(self, variant: Variant, seeds: range) -> Outcome | None:
         """Return the first of the seeds that convicts a broken variant."""
@@ -54,14 +53,13 @@ class Simulation:
         return next((outcome for outcome in outcomes if outcome.violation), None)
 
     def run_for(self, seconds: float, first_seed: int) -> Iterator[Outcome]:
-        """Run seeds until the time is over or one of them fails."""
-        until, seed = time.monotonic() + seconds, first_seed
-        while time.monotonic() < until:
+        """Run seeds, at least one, until the time is over or one of them fails."""
+        until = time.monotonic() + seconds
+        for seed in itertools.count(first_seed):
             outcome = self.run(seed)
             yield outcome
-            if outcome.violation:
+            if outcome.violation or time.monotonic() >= until:
                 return
-            seed += 1
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class Task:
     def _hold(self, lease: Lease) -> None:
         self._world.checks.enter(self.process, lease)
         try:
-            for _ in range(self._random.randrange(4)):
+            for _ in range(self._random.randrange(8)):
                 perform(Sleep(self._random.uniform(0.0, self._world.ttl)))
                 lease.check()
                 if self._random.random() < 0.1:

@@ -14,6 +14,9 @@ import pytest
 
 from celery_locks.core import lease, waiting
 from celery_locks.store.calls import WaitForHandover
+from celery_locks.store.commands.parking import ParkedMessage
+from tests.simulation.parking import Worker
+from tests.simulation.scheduler import perform
 from tests.simulation.server import ChangeText
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -32,6 +35,17 @@ def _never_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return WaitForHandover(root, token, 1e9)
 
     monkeypatch.setattr(waiting, "WaitForHandover", wait)
+
+
+def _confirm_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = Worker._publish
+
+    def confirm_and_publish(self: Worker, messages: list[ParkedMessage], root: str) -> None:
+        if messages:
+            perform(self._commands.confirm(root, messages))
+        publish(self, messages, root)
+
+    monkeypatch.setattr(Worker, "_publish", confirm_and_publish)
 
 
 def _replace(script: str, old: str, new: str) -> ChangeText:
@@ -73,7 +87,8 @@ BROKEN = [
         patch=_trust(lambda sent_at, ttl: lease.now() + ttl - (ttl * 0.01 + 0.002)),
     ),
     Variant(
-        "trusted until without a margin for clocks", patch=_trust(lambda sent_at, ttl: sent_at + ttl)
+        "trusted until without a margin for clocks",
+        patch=_trust(lambda sent_at, ttl: sent_at + ttl),
     ),
     # As INCR does: it starts from nothing when the data is lost.
     Variant("a fence that restarts", _replace("*", "local number = micros", "local number = 0")),
@@ -84,4 +99,15 @@ BROKEN = [
         _replace("release", "if is_gone then redis.call('HDEL', records, token) end", ""),
     ),
     Variant("a waiter that never asks again", patch=_never_ask_again),
+    Variant(
+        "two copies of one message run",
+        _replace("acquire", "if copy then return yield_to(copy) end", ""),
+    ),
+    Variant(
+        "a woken message that nobody repeats",
+        _replace(
+            "poll_due", "'ZADD', due, now() + PUBLISH_MS + TAKEN, member", "'ZREM', due, member"
+        ),
+    ),
+    Variant("a wake that is confirmed before it is published", patch=_confirm_first),
 ]

@@ -23,7 +23,7 @@ _LATEST = 8.0
 
 @dataclass
 class Faults:
-    """How probable each fault is: of each request, reply, message, step or second."""
+    """How probable each fault is: of each request, reply, message, delivery, or moment."""
 
     request_lost: float = 0.0
     reply_lost: float = 0.0
@@ -35,11 +35,12 @@ class Faults:
     partition: float = 0.0
     death: float = 0.0
     data_loss: float = 0.0
+    delivered_twice: float = 0.0
 
     @classmethod
     def draw(cls, random: Random) -> Faults:
         """Each seed has its own mix: some have few faults, some have one kind often."""
-        return cls(**{it.name: random.choice((0.0, 0.01, 0.05, 0.2)) for it in fields(cls)})
+        return cls(**{it.name: random.choice((0.0, 0.01, 0.1, 0.25)) for it in fields(cls)})
 
 
 Answer = Callable[[Any, BaseException | None], None]
@@ -76,9 +77,7 @@ class Wire:
             error = LockUnavailable("the simulated server gave no answer")
             self._scheduler.at(end, partial(answer, None, error))
 
-    def _try(
-        self, call: Call, is_cut: Callable[[], bool], answer: Answer, deadline: float
-    ) -> bool:
+    def _try(self, call: Call, is_cut: Callable[[], bool], answer: Answer, deadline: float) -> bool:
         """Send once; return True if a reply will come by the deadline."""
         random, faults, now = self._random, self.faults, self._scheduler.time
         if is_cut() or random.random() < faults.request_lost:

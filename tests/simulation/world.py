@@ -9,6 +9,7 @@ from functools import partial
 
 from celery_locks.store.calls import Call
 from tests.simulation.checks import Checks, Violation
+from tests.simulation.parking import Broker, Worker
 from tests.simulation.patches import Current
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.scheduler import Scheduler
@@ -22,6 +23,8 @@ _FAULTS_FOR = 20.0
 _TASKS_END_WITHIN = 300.0
 _CLEANUP_WITHIN = 90.0
 _PROCESSES = 4
+# The lock that only jobs take; the others are for all.
+FOR_JOBS = "jobs"
 # Clocks run at different speeds, by less than the margin of a lease allows for, which is 1 %.
 _DRIFT = 0.004
 
@@ -43,12 +46,20 @@ class World:
         self._failure = ""
         self._tokens = 0
         self._server_rate = self.draw_clock_rate()
-        self.ttl = self._random.choice((1.0, 1.5, 2.0, 4.0))
+        self.ttl = self._random.choice((1.0, 1.5, 3.0, 6.0))
         self.names = ["a", "b"][: self._random.choice((1, 1, 2))]
         self.limits = {name: self._random.choice((1, 1, 2, 3)) for name in self.names}
-        server.reset(self.names, change)
+        self.limits[FOR_JOBS] = self._random.choice((1, 2, 3))
+        server.reset([*self.limits], change)
         self.checks = Checks(server, self.limits)
         self.wire = Wire(self.scheduler, Faults.draw(self._random), self._execute)
+        self.broker = Broker(self)
+        self._has_workers = self._random.random() < 0.5
+        if self._has_workers:
+            # Parked messages are data of the server: with it they are lost.
+            self.wire.faults.data_loss = 0.0
+            self.wire.faults.delivered_twice = 0.25
+            self.broker.add_jobs(self._random.randrange(1, 10), _FAULTS_FOR)
         self.processes: dict[str, SimulatedProcess] = {}
         self._tasks: list[Task] = []
         for _ in range(_PROCESSES):
@@ -68,7 +79,7 @@ class World:
                 process.discard()
 
     def draw_clock_rate(self) -> float:
-        return 1 + self._random.choice((-_DRIFT, 0.0, _DRIFT))
+        return 1 + self._random.choice((-_DRIFT, _DRIFT))
 
     def new_token(self) -> str:
         self._tokens += 1
@@ -100,11 +111,12 @@ class World:
     def _end_tasks(self) -> None:
         """Let everything end: whoever waits gets its lock, because all others release theirs."""
         until = self.scheduler.time + _TASKS_END_WITHIN
-        while not all(task.is_over for task in self._tasks):
+        while self.broker.missing or not all(task.is_over for task in self._tasks):
             self._step()
             if self.scheduler.time > until:
                 waiting = [it.waits_for for it in self._tasks if not it.is_over]
-                raise Violation(f"tasks never end; they wait for {waiting}")
+                lost = self.broker.missing
+                raise Violation(f"tasks never end: they wait for {waiting}; lost jobs: {lost}")
 
     def _expect_empty_store(self) -> None:
         """Let one more process take each lock, then clean up: nothing may be left."""
@@ -122,6 +134,8 @@ class World:
         self.processes[process.channel] = process
         for _ in range(self._random.randrange(1, 4)):
             self._tasks.append(Task(self, process, rounds=6))
+        if self._has_workers:
+            Worker(self, process)
 
     def _execute(self, call: Call) -> object:
         micros = int(self.scheduler.time * self._server_rate * 1e6)
@@ -152,6 +166,8 @@ class World:
 
     def _kill(self, process: SimulatedProcess) -> None:
         process.kill()
+        redeliver = partial(self.broker.redeliver, process)
+        self.scheduler.after(self._random.uniform(0.0, 5.0), redeliver)
         if self._random.random() < 0.7:  # else its whole machine is gone, and no socket is closed
             self.server.unsubscribe(process.channel)
         self.scheduler.after(self._random.uniform(0.0, 2.0), self._start_process)
