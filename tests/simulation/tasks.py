@@ -35,7 +35,9 @@ class Task:
         return self.activity.has_ended or not self.process.is_alive
 
     def run(self) -> None:
-        for _ in range(self._rounds):
+        for number in range(self._rounds):
+            if number and self._world.is_ending:
+                return
             perform(Sleep(self._random.uniform(0.0, 1.0)))
             self._take_a_lock()
 
