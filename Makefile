@@ -28,8 +28,8 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak simulate check \
-	model docs docs-serve bench release format clean
+.PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak simulate mutants \
+	check model docs docs-serve bench release format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -73,6 +73,9 @@ soak: $(VENV)/.dev ## jobs under repeated kill -9, with locks and without; SECON
 
 simulate: $(VENV)/.dev ## many processes in virtual time over a faulty wire; SECONDS=3600 SEED=1
 	@$(BIN)/python -m tests.simulation --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+mutants: $(VENV)/.dev ## mistakes in the scripts that no test notices; ARGS="--script release --sample 50"
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -57,9 +57,9 @@ def _changes(lines: list[str]) -> Iterator[Change]:
         for operator, after in _changed_lines(line, masked):
             yield number, operator, line, after
         following = lines[number + 1] if number + 1 < len(lines) else ""
-        if _is_statement(masked) and _is_statement(_masked(following)):
-            if _indent(line) == _indent(following):
-                yield number, "exchange", f"{line}\n{following}", f"{following}\n{line}"
+        are_neighbours = _is_statement(masked) and _is_statement(_masked(following))
+        if are_neighbours and _indent(line) == _indent(following):
+            yield number, "exchange", f"{line}\n{following}", f"{following}\n{line}"
 
 
 def _changed_lines(line: str, masked: str) -> Iterator[tuple[str, str]]:
@@ -86,7 +86,7 @@ def _masked(line: str) -> str:
     def blank(found: re.Match[str]) -> str:
         return ("_" if found[0][0] != "-" else " ") * len(found[0])
 
-    return _STRING_OR_COMMENT.sub(blank, line).rstrip().ljust(0)
+    return _STRING_OR_COMMENT.sub(blank, line).rstrip()
 
 
 def _is_statement(masked: str) -> bool:

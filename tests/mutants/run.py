@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from lupa import lua51
@@ -91,10 +92,21 @@ class Runner:
 
     def run(self, mutants: Sequence[Mutant], jobs: int) -> Iterator[Tried]:
         """Try all mutants in ``jobs`` children at once; yield the outcomes as they come."""
-        shares = [mutants[start::jobs] for start in range(jobs)]
+        outcomes: SimpleQueue[Tried | None] = SimpleQueue()
+
+        def run_share(share: Sequence[Mutant]) -> None:
+            try:
+                for tried in self._run_share(share):
+                    outcomes.put(tried)
+            finally:
+                outcomes.put(None)
+
         with ThreadPoolExecutor(jobs) as pool:
-            for outcomes in pool.map(lambda share: list(self._run_share(share)), shares):
-                yield from outcomes
+            shares = [pool.submit(run_share, mutants[start::jobs]) for start in range(jobs)]
+            for share in shares:
+                yield from iter(outcomes.get, None)
+            for share in shares:
+                share.result()
 
     def _run_share(self, mutants: Sequence[Mutant]) -> Iterator[Tried]:
         left = list(mutants)
@@ -154,4 +166,3 @@ def _outcomes(child: subprocess.Popen[bytes], report: Path) -> Iterator[dict[str
         if has_ended or time.monotonic() - last > _SILENCE:
             return
         time.sleep(0.2)
-
