@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--script", action="append", default=[], help="a file, such as lib/park")
     parser.add_argument("--id", action="append", default=[], help="these mutants only")
+    parser.add_argument("--survivors", action="store_true", help="those of earlier runs only")
     parser.add_argument("--sample", type=int, default=0, help="that many of each file; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="for the sample")
     parser.add_argument("--jobs", type=int, default=2, help="test runs at once")
@@ -34,7 +35,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.record:
         record_calls()
-    chosen = choose(options.script, options.id, options.sample, options.seed)
+    ids = options.id + ([*survivors(outcomes_so_far())] if options.survivors else [])
+    chosen = choose(options.script, ids, options.sample, options.seed)
     print(f"{len(chosen)} mutants", flush=True)
     began = time.monotonic()
     tried = []
@@ -63,7 +65,7 @@ def choose(names: list[str], ids: list[str], sample: int, seed: int) -> list[Mut
 
 def keep(tried: list[Tried], took: str) -> None:
     """Add the outcomes to those of earlier runs, and write the table of all."""
-    outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    outcomes = outcomes_so_far()
     existing = {mutant.id: mutant for mutant in all_mutants()}
     outcomes = {name: killed for name, killed in outcomes.items() if name in existing}
     outcomes |= {it.mutant.id: it.killed_by for it in tried}
@@ -88,12 +90,21 @@ def table(outcomes: dict[str, str], existing: dict[str, Mutant]) -> str:
         counts = (len(ids), len(tried), len(tried) - len(survived), len(known))
         cells = " | ".join(map(str, (*counts, len(survived) - len(known))))
         lines.append(f"| `{path}` | {cells} |")
-    left = sorted(name for name, killed in outcomes.items() if not killed)
     lines += ["", "Survivors:", ""]
-    for name in left:
+    for name in survivors(outcomes):
         sentence = explained.get(name, "not explained yet")
         lines.append(f"- `{name}`, line {existing[name].line}: {sentence}")
     return "\n".join(lines) + "\n"
+
+
+def outcomes_so_far() -> dict[str, str]:
+    """Return by which test each mutant was killed in earlier runs; "" if it survived."""
+    found: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    return found
+
+
+def survivors(outcomes: dict[str, str]) -> list[str]:
+    return sorted(name for name, killed_by in outcomes.items() if not killed_by)
 
 
 def explanations() -> dict[str, str]:

@@ -103,7 +103,7 @@ class Runner:
 
         with ThreadPoolExecutor(jobs) as pool:
             shares = [pool.submit(run_share, mutants[start::jobs]) for start in range(jobs)]
-            for share in shares:
+            for _ in shares:
                 yield from iter(outcomes.get, None)
             for share in shares:
                 share.result()
