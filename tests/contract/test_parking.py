@@ -383,10 +383,11 @@ def test_unpark_of_a_woken_message_changes_nothing(calls: ParkedCalls) -> None:
 def test_later_attempt_replaces_the_stored_message_and_an_earlier_one_does_not(
     calls: ParkedCalls,
 ) -> None:
+    """The message of an attempt that has ended would be dropped, and the retry with it."""
     calls.start("one")
-    calls.park("two", attempt=2)
     calls.park("two", attempt=1)
     calls.park("two", attempt=2)
+    calls.park("two", attempt=1)
     calls.end("one")
     assert calls.take("two").message == "message 2 of two"
 

@@ -115,6 +115,26 @@ def test_waiter_that_gives_up_behind_another_leaves_the_queue(locks: Locks) -> N
     assert wait("third").position == 2
 
 
+def test_slots_that_come_free_together_are_handed_over_together(
+    locks: Locks, backend: Backend
+) -> None:
+    """Else the second waiter waits for a release that nobody sends."""
+
+    def acquire(token: str, alive: float = 0) -> Any:
+        return locks.perform(
+            locks.commands.acquire(LockSpec("a", 60, 2), token, Holder(), alive=alive)
+        )
+
+    for token in ("x", "y"):
+        assert isinstance(acquire(token), int)
+    for token in ("first", "second"):
+        assert isinstance(acquire(token, alive=60), Conflict)
+    for token in ("x", "y"):
+        backend.lapse("a", token)
+    locks.perform(locks.commands.release("a", "nobody"))
+    assert {it.token for it in locks.holders("a")} == {"first", "second"}
+
+
 def test_wait_gets_a_lock_whose_holder_vanished(
     api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:

@@ -39,14 +39,20 @@ def main() -> int:
     chosen = choose(options.script, ids, options.sample, options.seed)
     print(f"{len(chosen)} mutants", flush=True)
     began = time.monotonic()
-    tried = []
-    for outcome in Runner().run(chosen, options.jobs):
-        tried.append(outcome)
-        if not outcome.killed_by:
-            print(f"survived: {outcome.mutant.id} line {outcome.mutant.line}", flush=True)
-            print(f"    {outcome.mutant.change}", flush=True)
-    keep(tried, f"{time.monotonic() - began:.0f} s")
+    tried: list[Tried] = []
+    try:
+        for outcome in Runner().run(chosen, options.jobs):
+            tried.append(outcome)
+            print_survivor(outcome)
+    finally:  # also what is known when somebody interrupts it
+        keep(tried, f"{time.monotonic() - began:.0f} s")
     return report(tried)
+
+
+def print_survivor(outcome: Tried) -> None:
+    if not outcome.killed_by:
+        print(f"survived: {outcome.mutant.id} line {outcome.mutant.line}")
+        print(f"    {outcome.mutant.change}", flush=True)
 
 
 def choose(names: list[str], ids: list[str], sample: int, seed: int) -> list[Mutant]:
