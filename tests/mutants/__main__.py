@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--survivors", action="store_true", help="those of earlier runs only")
     parser.add_argument("--sample", type=int, default=0, help="that many of each file; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="for the sample")
+    parser.add_argument("--seconds", type=float, default=0.0, help="stop then; 0: try all")
     parser.add_argument("--jobs", type=int, default=2, help="test runs at once")
     parser.add_argument("--record", action="store_true", help="find out which test calls what")
     options = parser.parse_args()
@@ -44,6 +45,8 @@ def main() -> int:
         for outcome in Runner().run(chosen, options.jobs):
             tried.append(outcome)
             print_survivor(outcome)
+            if options.seconds and time.monotonic() - began > options.seconds:
+                break
     finally:  # also what is known when somebody interrupts it
         keep(tried, f"{time.monotonic() - began:.0f} s")
     return report(tried)

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 from lupa import lua51
@@ -80,7 +81,7 @@ def scripts_with(path: str) -> set[str]:
 
 def record_calls() -> None:
     """Find out which scripts each contract test calls, and keep it for later runs."""
-    outcomes = list(_run_child([{"id": "calls"}]))
+    outcomes = list(_run_child([{"id": "calls"}], Event()))
     CALLS.write_text(json.dumps(outcomes[0]["tests"], indent=0, sort_keys=True) + "\n")
 
 
@@ -89,6 +90,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._tests: dict[str, Any] = json.loads(CALLS.read_text())
+        self._stop = Event()
 
     def run(self, mutants: Sequence[Mutant], jobs: int) -> Iterator[Tried]:
         """Try all mutants in ``jobs`` children at once; yield the outcomes as they come."""
@@ -103,20 +105,25 @@ class Runner:
 
         with ThreadPoolExecutor(jobs) as pool:
             shares = [pool.submit(run_share, mutants[start::jobs]) for start in range(jobs)]
-            for _ in shares:
-                yield from iter(outcomes.get, None)
+            try:
+                for _ in shares:
+                    yield from iter(outcomes.get, None)
+            finally:  # also if the caller wants no more
+                self._stop.set()
             for share in shares:
                 share.result()
 
     def _run_share(self, mutants: Sequence[Mutant]) -> Iterator[Tried]:
         left = list(mutants)
-        while left:
+        while left and not self._stop.is_set():
             plan = [self._entry(mutant) for mutant in left]
             count = 0
-            for outcome in _run_child(plan):
+            for outcome in _run_child(plan, self._stop):
                 yield Tried(left[count], outcome["killed_by"])
                 count += 1
-            if count < len(left):  # the child hung or crashed at this one
+            if (
+                count < len(left) and not self._stop.is_set()
+            ):  # the child hung or crashed at this one
                 yield Tried(left[count], "(the test run did not end)")
                 count += 1
             left = left[count:]
@@ -133,7 +140,7 @@ class Runner:
         return test["seconds"] > 2.0, len(set(test["scripts"]) - concerned), test["seconds"]
 
 
-def _run_child(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _run_child(plan: list[dict[str, Any]], stop: Event) -> Iterator[dict[str, Any]]:
     """Run a plan in one process; yield its outcomes, fewer than planned if it had to be killed."""
     with tempfile.TemporaryDirectory() as folder:
         plan_file, report = Path(folder, "plan.json"), Path(folder, "report.jsonl")
@@ -148,13 +155,15 @@ def _run_child(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            yield from _outcomes(child, report)
+            yield from _outcomes(child, report, stop)
         finally:
             child.kill()
             child.wait()
 
 
-def _outcomes(child: subprocess.Popen[bytes], report: Path) -> Iterator[dict[str, Any]]:
+def _outcomes(
+    child: subprocess.Popen[bytes], report: Path, stop: Event
+) -> Iterator[dict[str, Any]]:
     seen, last = 0, time.monotonic()
     while True:
         has_ended = child.poll() is not None
@@ -163,6 +172,6 @@ def _outcomes(child: subprocess.Popen[bytes], report: Path) -> Iterator[dict[str
             yield json.loads(line)
             last = time.monotonic()
         seen = len(lines)
-        if has_ended or time.monotonic() - last > _SILENCE:
+        if has_ended or stop.is_set() or time.monotonic() - last > _SILENCE:
             return
         time.sleep(0.2)
