@@ -12,7 +12,8 @@ UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
 JOBS ?= 6
-# How long `make soak` and `make jepsen` cause faults, and what jobs and faults are drawn from.
+# How long `make soak` and `make jepsen` cause faults and `make simulate` runs, and what they draw
+# chance from.
 SECONDS ?= 60
 SEED ?= 1
 N ?= 10
@@ -29,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen nemesis \
-	check model docs docs-serve bench bench-quick charts release format clean
+	simulate mutants check model docs docs-serve bench bench-quick charts release format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
@@ -43,7 +44,7 @@ test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		tests/docs tests/acceptance tests/browser tests/real_server tests/contract tests/model \
-		$(ARGS)
+		tests/simulation $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run
 	@$(BIN)/python -m tests.support.repeat $(N) $(LOAD) $(MAKE) --no-print-directory test
@@ -76,6 +77,12 @@ jepsen: $(VENV)/.dev ## three workloads for locks under faults, checked; SECONDS
 
 nemesis: $(VENV)/.dev ## one fault at a time: which promises hold; ARGS="--only flushall --seed 1"
 	@$(BIN)/python -m tests.nemesis $(ARGS)
+
+simulate: $(VENV)/.dev ## many processes in virtual time over a faulty wire; SECONDS=3600 SEED=1
+	@$(BIN)/python -m tests.simulation --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+mutants: $(VENV)/.dev ## mistakes in the scripts that no test notices; ARGS="--script release --sample 50"
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

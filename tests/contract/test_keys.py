@@ -10,6 +10,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.store.calls import Call
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import PAGE
+from celery_locks.store.commands.replies import Renewal
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend, FakeBackend
@@ -74,6 +75,24 @@ def test_lapsed_names_are_deleted_page_by_page(backend: Backend) -> None:
     assert backend.raw.zcard(f"{root}index") == 2
     assert cleanup(locks) is False
     assert backend.keys() == {"fence"}
+
+
+def test_index_keeps_a_name_for_as_long_as_its_holders(backend: Backend) -> None:
+    """An index that is early lets the cleanup look at locks that are held, again and again."""
+    locks = backend.locks(shards=1)
+    commands, root = locks.commands, locks.commands.root("")
+
+    def assert_index_is_not_early(name: str, token: str, at_least: float) -> None:
+        expiry = backend.raw.zscore(f"{root}h:{name}", token)
+        assert expiry >= (time.time() + at_least) * 1000
+        assert backend.raw.zscore(f"{root}index", name) >= expiry
+
+    for name in ("renewed", "kept"):
+        locks.perform(commands.acquire(LockSpec(name, 1), "t", Holder()))
+    locks.perform(commands.renew([Renewal("renewed", "t", 60)], 3))
+    assert_index_is_not_early("renewed", "t", at_least=30)
+    assert locks.perform(commands.release("kept", "t", keep_for=60, next_token="next")) == 1
+    assert_index_is_not_early("kept", "next", at_least=30)
 
 
 def test_name_that_was_acquired_again_is_not_deleted(backend: Backend) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_locks import Conflict, admin
+from celery_locks.store.commands.parking import BATCH
 from celery_locks.store.commands.replies import Ended, Parked
 from tests.contract.backends import Backend
 from tests.contract.test_overrides import lapse_overrides
@@ -72,6 +73,36 @@ def test_park_of_a_free_lock_is_a_grant(calls: ParkedCalls, backend: Backend) ->
     assert isinstance(calls.start_or_park("one"), int)
     calls.end("one")
     assert_nothing_left(backend, calls)
+
+
+def test_due_message_that_no_longer_exists_is_forgotten(
+    calls: ParkedCalls, backend: Backend
+) -> None:
+    """Else every worker would find it at every poll, for ever."""
+    backend.raw.zadd(backend.key("due", "a"), {parked_token("gone"): 1})
+    assert calls.poll().messages == []
+    assert backend.raw.zcard(backend.key("due", "a")) == 0
+
+
+def test_poll_says_that_more_is_due_than_it_took(calls: ParkedCalls, backend: Backend) -> None:
+    """A worker polls again at once then; else the rest would wait for its next turn."""
+    names = {f"n{number}": 1 for number in range(BATCH + 1)}
+    backend.raw.zadd(backend.key("due", "a"), names)
+    due = calls.poll()
+    assert (len(due.names), due.next_in) == (BATCH, 0)
+    assert len(calls.poll().names) == 1
+
+
+def test_release_that_keeps_the_slot_does_not_touch_a_parked_message(
+    calls: ParkedCalls, backend: Backend
+) -> None:
+    """The release is about an earlier reservation; the message keeps its place and its slot."""
+    calls.start("one")
+    calls.park("two")
+    release = calls.locks.commands.release("a", parked_token("two"), keep_for=60)
+    assert calls.locks.perform(release) == 0
+    assert calls.end("one") == WOKE
+    assert calls.holding() == tokens("two")
 
 
 def test_park_is_idempotent(calls: ParkedCalls, backend: Backend) -> None:
@@ -352,10 +383,11 @@ def test_unpark_of_a_woken_message_changes_nothing(calls: ParkedCalls) -> None:
 def test_later_attempt_replaces_the_stored_message_and_an_earlier_one_does_not(
     calls: ParkedCalls,
 ) -> None:
+    """The message of an attempt that has ended would be dropped, and the retry with it."""
     calls.start("one")
-    calls.park("two", attempt=2)
     calls.park("two", attempt=1)
     calls.park("two", attempt=2)
+    calls.park("two", attempt=1)
     calls.end("one")
     assert calls.take("two").message == "message 2 of two"
 

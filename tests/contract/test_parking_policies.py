@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_locks import Holder, Locks
@@ -66,6 +68,15 @@ def test_groups_take_turns_however_many_one_of_them_parks(line: Line) -> None:
     assert order.index("c0") <= 3
     assert order.index("b1") <= 6
     assert [job for job in order if job[0] == "a"] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+@pytest.mark.parametrize("kind", [{"group": "tenant"}, {"latest": True}])
+def test_what_is_known_about_groups_expires(
+    line: Line, backend: Backend, kind: dict[str, Any]
+) -> None:
+    """A name may never be used again, and nobody would delete what is kept for its next message."""
+    line.park("a", **kind)
+    assert backend.raw.pttl(f"{line.root}g:{SPEC.name}") > 0
 
 
 def test_group_that_comes_late_does_not_wait_for_the_others_past(line: Line) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_locks import Conflict, Holder, LockInfo, admin
+from celery_locks import Conflict, Holder, LockInfo, Locks, admin
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend
@@ -98,6 +98,41 @@ def test_wait_that_times_out_leaves_the_line(
             key: before[key] for key in before if not key.endswith(b"index")
         }
         assert after.keys() == before.keys()
+
+
+def test_waiter_that_gives_up_behind_another_leaves_the_queue(locks: Locks) -> None:
+    """Else those behind it are told a position that is too high, as long as the first waits."""
+
+    def wait(token: str) -> Conflict:
+        call = locks.commands.acquire(LockSpec("a", 60), token, Holder(), alive=60)
+        conflict = locks.perform(call)
+        assert isinstance(conflict, Conflict)
+        return conflict
+
+    locks.acquire("a", ttl=60)
+    assert [wait("first").position, wait("second").position] == [1, 2]
+    assert locks.perform(locks.commands.release("a", "second")) == 0
+    assert wait("third").position == 2
+
+
+def test_slots_that_come_free_together_are_handed_over_together(
+    locks: Locks, backend: Backend
+) -> None:
+    """Else the second waiter waits for a release that nobody sends."""
+
+    def acquire(token: str, alive: float = 0) -> Any:
+        return locks.perform(
+            locks.commands.acquire(LockSpec("a", 60, 2), token, Holder(), alive=alive)
+        )
+
+    for token in ("x", "y"):
+        assert isinstance(acquire(token), int)
+    for token in ("first", "second"):
+        assert isinstance(acquire(token, alive=60), Conflict)
+    for token in ("x", "y"):
+        backend.lapse("a", token)
+    locks.perform(locks.commands.release("a", "nobody"))
+    assert {it.token for it in locks.holders("a")} == {"first", "second"}
 
 
 def test_wait_gets_a_lock_whose_holder_vanished(

@@ -98,6 +98,31 @@ def test_throttle_with_several_limits_keeps_to_each(api: LocksApi) -> None:
     assert raised.value.retry_after > 40_000
 
 
+def test_promise_removes_a_rate_that_nobody_uses_from_the_list(
+    locks: Locks, backend: Backend
+) -> None:
+    """Names of rates may hold a customer's id: the list of all of them must not only grow."""
+    listed = locks.commands.root("api") + "rates"
+    backend.raw.zadd(listed, {"old": 1})
+    throttle = RateCommands(locks.commands).throttle
+    locks.perform(throttle(check("api"), "first", "j1"))
+    assert isinstance(locks.perform(throttle(check("api"), "second", "j2")), Limited)
+    assert backend.raw.zrange(listed, 0, -1) == [b"api"]
+
+
+def test_throttle_that_starts_gives_its_promise_up(locks: Locks, backend: Backend) -> None:
+    """Else those behind it are told that somebody is ahead who has started long ago."""
+    rate, throttle = check("api"), RateCommands(locks.commands).throttle
+    root = locks.commands.root("api")
+    assert locks.perform(throttle(rate, "first", "j1")) == 0
+    assert isinstance(locks.perform(throttle(rate, "second", "j2")), Limited)
+    # Its turn has come: the first one started an hour ago.
+    backend.raw.hset(f"{root}r:api", "hs", 0)
+    assert backend.raw.zadd(f"{root}d:api", {"j2": (time.time() - 1) * 1e6}, xx=True, ch=True) == 1
+    assert locks.perform(throttle(rate, "again", "j2")) == 0
+    assert backend.raw.zcard(f"{root}d:api") == 0
+
+
 @pytest.mark.parametrize(
     ("rate", "options"), [("30", {}), ("0/m", {}), ("1/m", {"cost": -1}), ("1/m", {"wait": -1})]
 )
