@@ -35,7 +35,8 @@ class Place:
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with (
         EmbeddedServer() as server,
-        EmbeddedServer() as lock_server,
+        # It keeps its data: what a loss of it does is another question (test_data_loss.py).
+        EmbeddedServer(appendonly="always") as lock_server,
         Proxy(server.host, server.port) as broker,
         rig_on(server, locks_url=lock_server.url) as rig,
     ):
