@@ -20,7 +20,15 @@ _WITHOUT_EFFECT = frozenset(
 )
 # Options of acquire that change more than the checker knows of.
 _UNCHECKED_OPTIONS = frozenset(("also", "park", "rate", "release", "replace"))
-_VALUES = {"wait": 1, "once": 2, "supersede": 1, "newest": 1, "join": 1, "published_by": 1}
+_VALUES = {
+    "wait": 1,
+    "once": 2,
+    "supersede": 1,
+    "newest": 1,
+    "join": 1,
+    "published_by": 1,
+    "forget": 1,
+}
 
 
 @cache
@@ -94,7 +102,7 @@ def _renewals(locks: list[str], args: list[str]) -> list[Fields]:
 
 
 def _acquire(args: list[str]) -> Fields:
-    options, position = set(), 2
+    options, position = set(), 3  # after the number that the caller got last
     while position < len(args):
         options.add(args[position])
         if args[position] in _UNCHECKED_OPTIONS:

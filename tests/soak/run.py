@@ -18,7 +18,7 @@ from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import Faults
 from tests.soak.journal import Journal, Verdict, judge
-from tests.soak.tasks import POLICIES, QUEUE, VARIABLE, make_app
+from tests.soak.tasks import POLICIES, QUEUE, UNPARKED_POLICIES, VARIABLE, make_app
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 
@@ -144,8 +144,9 @@ class _Soak:
         with app.connection_for_write() as connection:
             while time.monotonic() < until:
                 job = f"job-{len(self._published)}"
-                task = app.tasks[dice.choice(POLICIES)]
-                arguments = (job, dice.randrange(ACCOUNTS), dice.uniform(0.02, 0.4))
+                account = dice.randrange(ACCOUNTS)
+                task = app.tasks[dice.choice(POLICIES if account % 2 else UNPARKED_POLICIES)]
+                arguments = (job, account, dice.uniform(0.02, 0.4))
                 task.apply_async(arguments, connection=connection)
                 self._published.append(job)
                 time.sleep(dice.expovariate(JOBS_PER_SECOND))
