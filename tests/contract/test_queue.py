@@ -135,6 +135,34 @@ def test_slots_that_come_free_together_are_handed_over_together(
     assert {it.token for it in locks.holders("a")} == {"first", "second"}
 
 
+def test_waiter_that_takes_a_lapsed_lock_itself_leaves_the_queue(
+    locks: Locks, backend: Backend
+) -> None:
+    """It holds the lock; as a waiter too it would be in the way of those behind it."""
+    spec = LockSpec("a", 60)
+    locks.perform(locks.commands.acquire(spec, "dead", Holder()))
+    wait = locks.commands.acquire(spec, "waiter", Holder(), alive=60)
+    assert isinstance(locks.perform(wait), Conflict)
+    backend.lapse("a", "dead")
+    assert isinstance(locks.perform(wait), int)
+    assert backend.raw.zcard(backend.key("q:", "a")) == 0
+
+
+def test_waiter_that_claims_its_hand_over_gets_the_whole_ttl(
+    locks: Locks, backend: Backend
+) -> None:
+    """The hand-over is for a moment only; a claim that does not extend it loses the lock soon."""
+    spec = LockSpec("a", 60)
+    locks.perform(locks.commands.acquire(spec, "first", Holder()))
+    wait = locks.commands.acquire(spec, "waiter", Holder(), alive=60)
+    assert isinstance(locks.perform(wait), Conflict)
+    locks.perform(locks.commands.release("a", "first"))
+    key = backend.key("h:", "a")
+    assert backend.raw.zscore(key, "waiter") < (time.time() + 30) * 1000
+    assert isinstance(locks.perform(wait), int)
+    assert backend.raw.zscore(key, "waiter") > (time.time() + 30) * 1000
+
+
 def test_wait_gets_a_lock_whose_holder_vanished(
     api: LocksApi, other: LocksApi, backend: Backend
 ) -> None:

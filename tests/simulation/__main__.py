@@ -80,6 +80,8 @@ def write(outcomes: list[Outcome], took: float, seconds: float) -> None:
         for variant in BROKEN:
             found = next(it for it in count(1) if simulated.run(it, variant).violation)
             report.add(f"broken on purpose: {variant.name}; found by seed", found)
+    report.notes.append("A step is one event: a call that arrives, a reply, the end of a sleep.")
+    report.notes.append("Times depend on what else the machine does; the seeds do not.")
     report.at_least("steps a minute", _STEPS_PER_MINUTE, steps / took * 60)
     report.write({"Python": platform.python_version(), "cores": os.cpu_count() or 1})
 
