@@ -60,7 +60,7 @@ def test_run_without_backend_ends_unnoticed() -> None:
         {"on_success": lambda self, *_: None},
         {"after_return": lambda self, *_: None},
     ],
-    ids=str,
+    ids=lambda fields: next(iter(fields)),
 )
 def test_run_whose_end_is_noticed_waits(fields: dict[str, Any]) -> None:
     """Whoever notices the end may try the lock at once, and must find it free."""
