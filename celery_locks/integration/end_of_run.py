@@ -1,8 +1,8 @@
 """Whether anybody can notice the end of a run and try its lock at once.
 
 If so, the run waits until the server has released the lock. Else the release is only sent, and its
-reply is read later (``core/pending_releases.py``). ``benchmarks/late_replies.py`` measures what
-that saves.
+reply is read later (``core/pending_releases.py``). What that saves is measured by
+``benchmarks/late_replies.py``.
 """
 
 from __future__ import annotations
