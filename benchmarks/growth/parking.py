@@ -14,7 +14,7 @@ from benchmarks.parking import NAME, app_of, start, wake_all
 from benchmarks.report import Report
 from benchmarks.servertime import processor_ms
 from celery_locks import Locks
-from celery_locks.integration.parking import record_message
+from celery_locks.integration.message_text import record_message
 from celery_locks.store.commands.parking import ParkCommands
 from tests.servers.embedded import EmbeddedServer
 

@@ -21,27 +21,27 @@ A message that has started is not kept: from then on ``acks_late`` decides.
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
-from typing import Any
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from celery_locks import events
 from celery_locks.clock import now
-from celery_locks.errors import LockUnavailable, LockUsageError
+from celery_locks.errors import LockUnavailable
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.broker_search import find_lost_messages
 from celery_locks.integration.message_text import publish_message
-from celery_locks.integration.periodic_thread import PeriodicThread
 from celery_locks.logs import Reports
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.kept_messages import KeptCommands, KeptMessage
 
-logger = logging.getLogger("celery_locks")
+T = TypeVar("T")
 
 # Longer than a search takes; a worker that dies in one leaves the next to another after this.
 _SEARCH_WITHIN = 300.0
-# A search reads all queues: it may take at most this share of the time.
-_SHARE = 20
+# A search reads all queues and asks all workers: the pause after it is this many times as long.
+_PAUSE = 4
 
 
 class LostMessageSearch:
@@ -50,43 +50,68 @@ class LostMessageSearch:
     def __init__(self, app: Any, every: float) -> None:
         self._app = app
         self._every = every
+        self._due = now() + every
+        self._thread: threading.Thread | None = None
         self._reports = Reports()
 
-    def run(self) -> int:
-        """Search unless another worker does; return how many were published. Never raises."""
+    def run_if_due(self) -> None:
+        """Search if it is time for it, unless another worker does. Never raises.
+
+        A search may take many seconds, so it has a thread of its own; most find nothing to search
+        for and need none.
+        """
+        if now() < self._due or (self._thread and self._thread.is_alive()):
+            return
+        self._due = now() + self._every
+        kept = self._guarded(self._begin)
+        if kept:
+            name, search = (
+                "celery-locks search",
+                partial(self._guarded, partial(self._search, kept)),
+            )
+            self._thread = threading.Thread(target=search, name=name, daemon=True)
+            self._thread.start()
+
+    def _guarded(self, step: Callable[[], T]) -> T | None:
         try:
-            locks = locks_of(self._app)
-            commands = KeptCommands(locks.commands)
-            if not locks.perform(commands.begin_search(_SEARCH_WITHIN)):
-                return 0
-            began = now()
-            try:
-                return self._search(locks, commands)
-            finally:
-                pause = max(self._every, _SHARE * (now() - began))
-                locks.perform(commands.end_search(pause))
+            return step()
         except LockUnavailable as error:
             self._reports.warning("lost messages are not searched for now: %s", error)
         except Exception:  # noqa: BLE001 (the next search, or another worker, goes on)
             self._reports.failure("lost messages are not searched for now")
-        return 0
+        return None
 
-    def _search(self, locks: AppLocks, commands: KeptCommands) -> int:
+    def _begin(self) -> list[KeptMessage]:
+        """Return the messages to search for, if no other worker does."""
+        locks = locks_of(self._app)
+        commands = KeptCommands(locks.commands)
+        if not locks.perform(commands.begin_search(self._every)):
+            return []
         kept = locks.run(commands.scan(self._every))
         kept = [it for it in kept if it.holder.task in self._app.tasks]
-        lost = find_lost_messages(self._app, [it.holder for it in kept])
-        if lost.trouble:
-            self._reports.warning(
-                "kept messages cannot all be searched for: %s", printable(lost.trouble)
-            )
-        return sum(
-            self._recover(locks, commands, it) for it in kept if it.holder.task_id in lost.task_ids
-        )
+        if kept:
+            locks.perform(commands.end_search(_SEARCH_WITHIN))
+        return kept
 
-    def _recover(self, locks: AppLocks, commands: KeptCommands, kept: KeptMessage) -> bool:
+    def _search(self, kept: list[KeptMessage]) -> None:
+        locks, began = locks_of(self._app), now()
+        commands = KeptCommands(locks.commands)
+        try:
+            lost = find_lost_messages(self._app, [it.holder for it in kept])
+            if lost.trouble:
+                self._reports.warning(
+                    "kept messages cannot all be searched for: %s", printable(lost.trouble)
+                )
+            for message in kept:
+                if message.holder.task_id in lost.task_ids:
+                    self._recover(locks, commands, message)
+        finally:
+            locks.perform(commands.end_search(max(self._every, _PAUSE * (now() - began))))
+
+    def _recover(self, locks: AppLocks, commands: KeptCommands, kept: KeptMessage) -> None:
         text = locks.perform(commands.recover(kept))
         if not text:
-            return False  # it has started, or another worker was faster
+            return  # it has started, or another worker was faster
         try:
             publish_message(self._app, text)
         except Exception as error:  # noqa: BLE001 (each transport has its own errors)
@@ -95,27 +120,6 @@ class LostMessageSearch:
                 printable(str(kept.holder.task_id)),
                 printable(str(error)),
             )
-            return False
+            return
         holder = kept.holder
         events.emit("recovered", kept.name, holder.token, task=holder.task, task_id=holder.task_id)
-        return True
-
-
-_threads: dict[int, PeriodicThread] = {}
-
-
-def start_search(sender: Any = None, **_: Any) -> None:
-    """Begin to search for lost messages: a worker is ready."""
-    app = sender.app
-    with suppress(LockUsageError):  # an app without a lock server keeps no messages
-        every = locks_of(app).settings.recover_after
-        search = LostMessageSearch(app, every)
-        _threads[id(app)] = thread = PeriodicThread("celery-locks search", search.run, every)
-        thread.start()
-
-
-def stop_search(sender: Any = None, **_: Any) -> None:
-    """Stop to search for lost messages: the worker shuts down."""
-    for thread in list(_threads.values()):
-        thread.stop()
-    _threads.clear()

@@ -34,6 +34,7 @@ from celery_locks.errors import ForeignData, LockUnavailable, LockUsageError
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.displacement import stop_displaced
 from celery_locks.integration.headers import LockHeader
+from celery_locks.integration.kept_messages import LostMessageSearch
 from celery_locks.integration.message_text import PUBLISH_WITHIN, publish_message
 from celery_locks.integration.periodic_thread import PeriodicThread
 from celery_locks.integration.revoked_results import mark_revoked
@@ -196,12 +197,17 @@ def waker_of(app: Any) -> Waker:
 
 
 def start_polling(sender: Any = None, **_: Any) -> None:
-    """Begin to wake parked messages: a worker is ready."""
+    """Begin to wake parked messages, and to search for lost ones: a worker is ready."""
     app = sender.app
     with suppress(LockUsageError):
-        locks_of(app)
-        polling = PeriodicThread("celery-locks waker", waker_of(app).wake_due, POLL_EVERY)
-        _polling[id(app)] = polling
+        waker = waker_of(app)
+        search = LostMessageSearch(app, locks_of(app).settings.recover_after)
+
+        def poll() -> None:
+            waker.wake_due()
+            search.run_if_due()
+
+        _polling[id(app)] = polling = PeriodicThread("celery-locks waker", poll, POLL_EVERY)
         polling.start()
         renewer.call_on_woke(_poll_now)
 

@@ -29,7 +29,7 @@ def install() -> None:
         return
     # Here: these modules import LockedTask or this module.
     from celery_locks.core.owners import set_task_lookup
-    from celery_locks.integration import celery_events, control, decorator, kept_messages, parking
+    from celery_locks.integration import celery_events, control, decorator, parking
     from celery_locks.integration import current_execution as current
     from celery_locks.integration import leader as leaders
     from celery_locks.integration import startup_log as startup
@@ -50,8 +50,6 @@ def install() -> None:
     signals.worker_shutdown.connect(leaders.stop_leaders)
     signals.worker_ready.connect(parking.start_polling)
     signals.worker_shutdown.connect(parking.stop_polling)
-    signals.worker_ready.connect(kept_messages.start_search)
-    signals.worker_shutdown.connect(kept_messages.stop_search)
     signals.task_revoked.connect(_release_revoked)
     at_end_of_child(_finish_releases)
     _is_installed = True

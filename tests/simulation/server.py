@@ -14,7 +14,7 @@ from tests.support.clocked_server import CLOCK, PREFIX, ROOT, ClockedScript
 # Microseconds: a date of the server's clock, to which virtual time is added.
 START = 1_800_000_000_000_000
 # What a simulation may leave behind: the last fence, the history, and what expires by itself.
-_LASTING = ("fence", "past", "usual", "clock", "e:", "p:", "g:", "log")
+_LASTING = ("fence", "epoch", "past", "usual", "clock", "e:", "p:", "g:", "log")
 
 ChangeText = Callable[[str, str], str]
 

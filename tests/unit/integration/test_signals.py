@@ -73,7 +73,7 @@ def test_imports_connect_nothing() -> None:
 @pytest.mark.parametrize("use", USES)
 def test_first_use_connects_everything(use: str) -> None:
     """Whichever way a task is locked, the worker's side must be there before it runs."""
-    assert connected(USES[use]) == [14, True]
+    assert connected(USES[use]) == [12, True]
 
 
 def test_install_connects_once() -> None:
@@ -82,4 +82,4 @@ def test_install_connects_once() -> None:
     unwrapped = (
         "from celery import Task\nassert not hasattr(Task.bind.__wrapped__, '__wrapped__')\n"
     )
-    assert connected(script + unwrapped) == [14, True]
+    assert connected(script + unwrapped) == [12, True]
