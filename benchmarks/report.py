@@ -78,7 +78,7 @@ class Report:
 
     def write(self, surroundings: dict[str, Cell], folder: Path = RESULTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        if float(surroundings["load at the start"]) > QUIET:
+        if float(surroundings.get("load at the start", 0.0)) > QUIET:
             self.notes.append(PRELIMINARY)
         facts = ", ".join(f"{key} {value}" for key, value in surroundings.items())
         (folder / f"{self.name}.md").write_text(f"{self.markdown()}\nMeasured with {facts}.\n")

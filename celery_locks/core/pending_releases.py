@@ -4,7 +4,9 @@ The background thread of their server tries them again until the lock would have
 
 A release that was sent without waiting is pending too, until its reply is read: by the next call
 on its connection, or by the background thread ``LATE_REPLY`` seconds later. If no reply comes, or
-an error, it is sent again. It has the same effect twice.
+an error, it is sent again. It has the same effect twice. A process that is killed before the server
+has read the release may take it along: then the main process releases the lock of a pool child, and
+any other lapses.
 """
 
 from __future__ import annotations

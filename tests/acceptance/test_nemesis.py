@@ -10,7 +10,7 @@ from tests.nemesis.table import RESULTS, heading
 
 @pytest.mark.timeout(300)
 def test_rows_are_measured_and_these_promises_hold():
-    """A killed child costs no promise; a wiped server neither a job nor the order of fences."""
+    """A killed child costs no promise; a wiped server delays new grants, and costs no other."""
     wanted = [fault for fault in FAULTS if fault.name in ("kill_child", "flushall")]
     killed, wiped = run(wanted, seed=3)
     for row in (killed, wiped):
@@ -18,9 +18,8 @@ def test_rows_are_measured_and_these_promises_hold():
         assert set(row.cells) == set(COLUMNS)
         for promise in ("fences rise", "no job twice at once", "no job lost"):
             assert row.cells[promise].holds, f"{row.fault.name}: {promise} {row.cells[promise]}"
-    assert killed.cells["at most `limit` inside"].holds
+        assert row.cells["at most `limit` inside"].holds, row.fault.name
     assert killed.cells["lock free again"].occasion
-    assert wiped.cells["task learns of a loss"].occasion
 
 
 def test_recorded_table_has_a_row_for_each_fault():

@@ -175,28 +175,6 @@ def test_end_of_a_process_reads_the_late_reply(valkey: EmbeddedServer, open_lock
     assert not has_unconfirmed()
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
-def test_killed_process_leaves_nothing_held(
-    valkey: EmbeddedServer, open_locks: Open, end: str
-) -> None:
-    """What is in the socket is delivered, whoever dies."""
-    valkey.flush()
-    code = f"""
-import os, sys
-from celery_locks import Locks
-locks = Locks.from_url(sys.argv[1])
-lease = locks.acquire("a", ttl=600)
-locks.run(locks.operations.release(lease, wait=False))
-print(lease.state, flush=True)
-if not os.fork():
-    os._exit(0)
-{end}
-"""
-    with suppress(Exception):
-        run_python(code, valkey.url)
-    wait_until(lambda: open_locks(valkey.url).info("a") is None, 20)
-
-
 def test_forked_child_leaves_the_late_reply_to_its_parent(valkey: EmbeddedServer) -> None:
     """Its connections and pending releases are its own."""
     valkey.flush()

@@ -23,6 +23,7 @@
 --   parked, due       the messages that wait for a lock, and what workers have to do for them (park.lua)
 --   kept      hash    token -> "<ms> <message>"  messages that are published again if the broker loses them
 --                     (keep_message.lua)
+--   search    string  exists while a worker searches for those, and until the next search (kept_messages.py)
 --   Others: marks (marks.lua), buffers (batches.lua), inventory (take_item.lua), runs of a beat (share_runs.lua),
 --   replies (saved_replies.lua), rates (rates.lua).
 --
