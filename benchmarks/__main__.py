@@ -29,6 +29,7 @@ NAMES = (
     "rates",
     "parking",
     "guard",
+    "late_replies",
     "growth.handover",
     "growth.renewal",
     "growth.listing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from celery_locks import Holder, Locks
 from celery_locks.store.calls import Call
@@ -17,7 +18,7 @@ SETTINGS = {"on": True, "off": False}
 STEPS = ("acquire", "renew", "release")
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     report = Report(
         "guard",
         "The server's time for one call, with `guard_after_loss` on and off (µs)",
@@ -28,7 +29,7 @@ def run(server: EmbeddedServer) -> Report:
         for name, guards in SETTINGS.items()
     }
     taken: dict[tuple[str, str], list[float]] = {}
-    for number in range(ROUNDS):
+    for number in range(effort.count(ROUNDS)):
         for name in sorted(locks, reverse=bool(number % 2)):
             for step, micros in _round(server, locks[name]).items():
                 taken.setdefault((step, name), []).append(micros)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.late_replies``: what it saves not to wait for the reply to a release.
+"""What it saves not to wait for the reply to a release.
 
 One process runs no-op tasks as a pool child does, with a pause before each, as a child waits for
 the main process. Of two tasks without result the first has a handler for its success, so it waits
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.app.trace import build_tracer
 
+from benchmarks.effort import FULL, Effort
 from benchmarks.peers import load
-from benchmarks.report import Report, surroundings
+from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, p50
 from celery_locks import LockedTask
 from celery_locks.core.renewer import renewer
@@ -36,9 +37,10 @@ class Cost(NamedTuple):
     switches: float
 
 
-def run(server: EmbeddedServer) -> Report:
+def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
     began = load()
-    costs = _measure(server)
+    rounds = effort.count(ROUNDS)
+    costs = _measure(server, rounds)
     columns = ("a task without result", "p50 µs", "p50 µs of processor time", "switches")
     report = Report("late_replies", "The reply to a release, waited for or read later", columns)
     for name, taken in costs.items():
@@ -47,11 +49,11 @@ def run(server: EmbeddedServer) -> Report:
         report.add(name, wall / MICROSECOND, processor / MICROSECOND, switches)
     walls = {name: p50([cost.wall for cost in taken]) for name, taken in costs.items()}
     report.at_most("does not wait, against waits", 0.95, walls[DOES_NOT] / walls[WAITS])
-    report.notes.append(f"{ROUNDS} rounds of {EACH} tasks in turns. Load: {began}, then {load()}.")
+    report.notes.append(f"{rounds} rounds of {EACH} tasks in turns. Load: {began}, then {load()}.")
     return report
 
 
-def _measure(server: EmbeddedServer) -> dict[str, list[Cost]]:
+def _measure(server: EmbeddedServer, rounds: int) -> dict[str, list[Cost]]:
     app = Celery("late", broker="memory://", set_as_current=False)
     app.conf.update(locks_url=server.url, task_ignore_result=True)
     runs = {
@@ -62,7 +64,7 @@ def _measure(server: EmbeddedServer) -> dict[str, list[Cost]]:
         for number in range(EACH):
             run_task(number)
     costs: dict[str, list[Cost]] = {name: [] for name in runs}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, run_task in runs.items():
             costs[name] += [_cost(run_task, number) for number in range(EACH)]
     renewer.wait_idle(5.0)
@@ -98,10 +100,3 @@ def _cost(run_task: Callable[[int], None], number: int) -> Cost:
 def _switches() -> int:
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     return usage.ru_nvcsw + usage.ru_nivcsw
-
-
-if __name__ == "__main__":
-    with EmbeddedServer() as one:
-        made = run(one)
-        made.write(surroundings(one))
-    print(made.markdown())

@@ -23,8 +23,8 @@ COLUMNS = (
 # A renewal every third of the ttl, and a third for its call; at a deadline a timer fires.
 LEARNED_BY_RENEWAL = 2 / 3 * TTL
 LEARNED_BY_TIMER = 0.5
-# After a loss of data nobody is granted a lock for a ttl; a requeued message returns after a quarter
-# of the visibility timeout, a waiter asks each second.
+# After a loss of data nobody is granted a lock for a ttl; a requeued message returns after a
+# quarter of the visibility timeout, a waiter asks each second.
 GO_ON = TTL + 1.0
 
 
