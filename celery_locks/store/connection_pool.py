@@ -153,7 +153,13 @@ class ConnectionPool:
             if found is None or found.code in _CLOSED_AFTER:
                 raise
         else:
-            call.on_reply(call.parse(reply))
+            try:
+                result = call.parse(reply)
+            except (KeyError, TypeError, ValueError):
+                # The reply of another call: its own was lost on the way, and the rest is shifted.
+                call.on_reply(None)
+                raise redis.exceptions.ConnectionError("a reply is missing") from None
+            call.on_reply(result)
 
     async def _open_or_wait(self, deadline: float) -> Any:
         """Open a connection; at the limit wait for one that is put back."""

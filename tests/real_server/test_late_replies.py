@@ -105,6 +105,23 @@ def test_lost_reply_repeats_the_release_and_spares_the_next_holder(
     assert following.release() is True
 
 
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_next_call_does_not_take_the_place_of_a_lost_reply(
+    valkey: EmbeddedServer, proxy: Proxy, open_locks: Open, is_busy: bool
+) -> None:
+    """The reply to the next call comes first then, and must not be read as that of the release."""
+    locks, far = open_locks(proxy.url), open_locks(valkey.url)
+    if is_busy:
+        acquired(far, "b")
+    lease = acquired(locks)
+    proxy.drop_next_reply(b"EVALSHA")
+    release_without_waiting(locks, lease)
+    wait_until(lambda: proxy.dropped == 1)
+    assert (locks.acquire("b", ttl=600) is None) is is_busy
+    wait_confirmed()
+    assert far.info("a") is None
+
+
 def test_lost_request_is_sent_again(valkey: EmbeddedServer, proxy: Proxy, open_locks: Open) -> None:
     """The bytes were in a socket that died: nobody but the sender knows of the release."""
     locks, far = open_locks(proxy.url), open_locks(valkey.url)

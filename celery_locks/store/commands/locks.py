@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -277,6 +277,10 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+# Only these are replies of release.lua; anything else is that of another call.
+_parse_release: Callable[[Any], int] = {0: 0, 1: 1, WOKE: WOKE}.__getitem__
+
+
 class LockCommands:
     """Builds the calls for one prefix, spread over ``shards`` hash tags."""
 
@@ -403,7 +407,7 @@ class LockCommands:
                 args += (value, milliseconds(ttl))
             if history_note is not None:
                 args += (history_note,)
-        return Call(scripts.RELEASE, root, keys, args, int, budget)
+        return Call(scripts.RELEASE, root, keys, args, _parse_release, budget)
 
     def release_several(
         self,
