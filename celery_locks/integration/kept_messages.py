@@ -90,7 +90,7 @@ class LostMessageSearch:
         kept = locks.run(commands.scan(self._every))
         kept = [it for it in kept if it.holder.task in self._app.tasks]
         if kept:
-            locks.perform(commands.end_search(_SEARCH_WITHIN))
+            locks.perform(commands.postpone_search(_SEARCH_WITHIN))
         return kept
 
     def _search(self, kept: list[KeptMessage]) -> None:
@@ -106,7 +106,7 @@ class LostMessageSearch:
                 if message.holder.task_id in lost.task_ids:
                     self._recover(locks, commands, message)
         finally:
-            locks.perform(commands.end_search(max(self._every, _PAUSE * (now() - began))))
+            locks.perform(commands.postpone_search(max(self._every, _PAUSE * (now() - began))))
 
     def _recover(self, locks: AppLocks, commands: KeptCommands, kept: KeptMessage) -> None:
         text = locks.perform(commands.recover(kept))

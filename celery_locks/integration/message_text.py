@@ -105,12 +105,17 @@ def keeping_producer(
         yield _KeepingProducer(producer, keep)
 
 
+def body_of(message: Mapping[str, Any]) -> str | bytes:
+    """Return the body of a recorded message as the broker gets it."""
+    body: str | dict[str, str] = message["body"]
+    return base64.b64decode(body["base64"]) if isinstance(body, dict) else body
+
+
 def publish_message(app: Any, text: str) -> None:
     """Publish a recorded message; return when the broker has it, as far as it says so."""
     message = json.loads(text)
-    body, queues = message.pop("body"), message.pop("queues")
-    if isinstance(body, dict):
-        body = base64.b64decode(body["base64"])
+    body, queues = body_of(message), message.pop("queues")
+    del message["body"]
     confirming = _confirming_connection(app)
     pool = app.producer_pool if confirming is None else pools.producers[confirming]
     options = {} if confirming is None else {"timeout": PUBLISH_WITHIN}

@@ -7,7 +7,7 @@ As Celery does for a revoked task: the result is REVOKED, and a chord that waits
 
 from __future__ import annotations
 
-import base64
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +17,14 @@ from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 from kombu.utils import json
 
+from celery_locks.integration.message_text import body_of
 from celery_locks.printable_text import printable
+
+logger = logging.getLogger("celery_locks")
 
 
 def mark_purged(app: Any, messages: Sequence[str], reason: str) -> str:
-    """Mark the results of recorded messages (``parking.py``); return why some are not, or "".
+    """Mark the results of recorded messages (``message_text.py``); return why some are not, or "".
 
     It ends at the first error of the result backend, which may take long to fail.
     """
@@ -56,14 +59,18 @@ def _awaited(app: Any, message: dict[str, Any]) -> dict[str, Any]:
     try:
         embedded = _decode_body(app, message)[2]
         return {**fields, "chord": embedded.get("chord")}
-    except Exception:  # noqa: BLE001 (a body that only its worker can read: the result counts)
+    except Exception as error:  # noqa: BLE001 (whatever a serializer may raise)
+        logger.warning(
+            "task %s does not run, and its message cannot be read: if it is in a chord, the chord "
+            "is not told: %s",
+            printable(str(message["headers"].get("id"))),
+            printable(str(error)),
+        )
         return fields
 
 
 def _decode_body(app: Any, message: dict[str, Any]) -> Any:
-    body = message["body"]
-    if isinstance(body, dict):
-        body = base64.b64decode(body["base64"])
+    body = body_of(message)
     if compression := message["headers"].get("compression"):
         body = decompress(body, compression)
     accepted = prepare_accept_content(app.conf.accept_content)

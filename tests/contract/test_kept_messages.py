@@ -12,6 +12,7 @@ from celery_locks.store.commands.locks import AcquireExtras, reservation_token
 from celery_locks.types import LockSpec
 from tests.contract.backends import Backend
 from tests.support.parked_calls import ParkedCalls, parked_token
+from tests.support.waiting import wait_until
 
 JOB = "job-1"
 TOKEN = reservation_token(JOB)
@@ -28,14 +29,15 @@ def commands(locks: Locks) -> KeptCommands:
     return KeptCommands(locks.commands)
 
 
-def reserve(locks: Locks, name: str = "a") -> None:
+def keep(locks: Locks, commands: KeptCommands) -> None:
+    """Reserve the lock "a" for a message, and keep the message."""
     holder = Holder(task_id=JOB, task="bill", retries=-1)
-    assert isinstance(
-        locks.perform(locks.commands.acquire(LockSpec(name, HOUR, 1), TOKEN, holder)), int
-    )
+    spec = LockSpec("a", HOUR, 1)
+    assert isinstance(locks.perform(locks.commands.acquire(spec, TOKEN, holder)), int)
+    assert locks.perform(commands.keep("a", TOKEN, "the message")) is True
 
 
-def publish_earlier(backend: Backend, commands: KeptCommands) -> None:
+def publish_earlier(backend: Backend) -> None:
     """Pretend that the message was published an hour ago."""
     key = backend.key("kept", "a")
     message = backend.raw.hget(key, TOKEN).split(b" ", 1)[1]
@@ -50,10 +52,9 @@ def test_kept_message_is_found_once_it_is_old(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """A message that was just published is on its way, not lost."""
-    reserve(locks)
-    assert locks.perform(commands.keep("a", TOKEN, "the message")) is True
+    keep(locks, commands)
     assert scan(locks, commands) == []
-    publish_earlier(backend, commands)
+    publish_earlier(backend)
     [kept] = scan(locks, commands)
     assert (kept.name, kept.holder.task_id, kept.holder.token) == ("a", JOB, TOKEN)
 
@@ -70,9 +71,8 @@ def test_lost_message_is_taken_by_one_worker(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """Two workers that find the same message lost must not both publish it."""
-    reserve(locks)
-    locks.perform(commands.keep("a", TOKEN, "the message"))
-    publish_earlier(backend, commands)
+    keep(locks, commands)
+    publish_earlier(backend)
     [kept] = scan(locks, commands)
     assert locks.perform(commands.recover(kept)) == "the message"
     assert locks.perform(commands.recover(kept)) == ""
@@ -83,9 +83,8 @@ def test_taken_message_has_its_reservation_for_as_long_again(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """A message that is published again may wait in the queue as long as a new one."""
-    reserve(locks)
-    locks.perform(commands.keep("a", TOKEN, "the message"))
-    publish_earlier(backend, commands)
+    keep(locks, commands)
+    publish_earlier(backend)
     backend.raw.zadd(backend.key("h:a", "a"), {TOKEN: (time.time() + 60) * 1000})
     [kept] = scan(locks, commands)
     locks.perform(commands.recover(kept))
@@ -97,9 +96,8 @@ def test_message_whose_reservation_ended_is_forgotten(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """A message that was revoked, has expired or was skipped must not come back."""
-    reserve(locks)
-    locks.perform(commands.keep("a", TOKEN, "the message"))
-    publish_earlier(backend, commands)
+    keep(locks, commands)
+    publish_earlier(backend)
     [kept] = scan(locks, commands)
     locks.perform(locks.commands.release("a", TOKEN))
     assert locks.perform(commands.recover(kept)) == ""
@@ -111,8 +109,7 @@ def test_message_that_starts_is_forgotten(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """From its start on acks_late decides whether a job is repeated."""
-    reserve(locks)
-    locks.perform(commands.keep("a", TOKEN, "the message"))
+    keep(locks, commands)
     run = locks.commands.acquire(
         LockSpec("a", 30, 1), "run", Holder(task_id=JOB, task="bill"), AcquireExtras(forget=TOKEN)
     )
@@ -124,8 +121,7 @@ def test_run_that_finds_its_lock_busy_leaves_the_message_kept(
     backend: Backend, locks: Locks, commands: KeptCommands
 ) -> None:
     """A task that is requeued has not started, and its next message may be lost."""
-    reserve(locks)
-    locks.perform(commands.keep("a", TOKEN, "the message"))
+    keep(locks, commands)
     locks.acquire("b")
     run = locks.commands.acquire(
         LockSpec("b", 30, 1), "run", Holder(task_id=JOB, task="bill"), AcquireExtras(forget=TOKEN)
@@ -174,6 +170,5 @@ def test_one_worker_searches_at_a_time(locks: Locks, commands: KeptCommands) -> 
     """A search reads all queues and asks all workers."""
     assert locks.perform(commands.begin_search(HOUR)) is True
     assert locks.perform(commands.begin_search(HOUR)) is False
-    locks.perform(commands.end_search(0.001))
-    time.sleep(0.01)
-    assert locks.perform(commands.begin_search(HOUR)) is True
+    locks.perform(commands.postpone_search(0.001))
+    wait_until(lambda: locks.perform(commands.begin_search(HOUR)), what="the next search")

@@ -67,8 +67,8 @@ class KeptCommands:
         args = (1, "NX", "PX", milliseconds(seconds))
         return Call(_SET, root, (f"{root}search",), args, bool, CALL_LIMIT)
 
-    def end_search(self, seconds: float) -> Call:
-        """Let the next search begin in so many seconds."""
+    def postpone_search(self, seconds: float) -> Call:
+        """Let the next search begin in so many seconds, not earlier."""
         root = self._commands.roots[0]
         return Call(_PEXPIRE, root, (f"{root}search",), (milliseconds(seconds),), bool, CALL_LIMIT)
 
