@@ -11,6 +11,7 @@ a process dies ...                        then
 ========================================  =========================================================
 before the message is kept                the call has not returned; nothing will run
 after it is kept, before it is sent       the search finds it lost and publishes it
+while it searches                         another worker searches after ``_CLAIM`` seconds
 while it takes a lost message to publish  the next search finds it again
 ========================================  =========================================================
 
@@ -38,7 +39,9 @@ from celery_locks.store.commands.kept_messages import KeptCommands, KeptMessage
 
 T = TypeVar("T")
 
-# Longer than a search takes; a worker that dies in one leaves the next to another after this.
+# A worker claims its search for this long, again and again while it searches.
+_CLAIM = 15.0
+# Longer than a search takes; one that hangs leaves the next to another worker after this.
 _SEARCH_WITHIN = 300.0
 # A search reads all queues and asks all workers: the pause after it is this many times as long.
 _PAUSE = 4
@@ -52,6 +55,8 @@ class LostMessageSearch:
         self._every = every
         self._due = now() + every
         self._thread: threading.Thread | None = None
+        self._began = 0.0
+        self._pause = every
         self._reports = Reports()
 
     def run_if_due(self) -> None:
@@ -60,11 +65,14 @@ class LostMessageSearch:
         A search may take many seconds, so it has a thread of its own; most find nothing to search
         for and need none.
         """
-        if now() < self._due or (self._thread and self._thread.is_alive()):
+        if self._thread:
+            self._guarded(self._extend_or_end)
+        if self._thread or now() < self._due:
             return
         self._due = now() + self._every
         kept = self._guarded(self._begin)
         if kept:
+            self._began = now()
             name, search = (
                 "celery-locks search",
                 partial(self._guarded, partial(self._search, kept)),
@@ -90,11 +98,25 @@ class LostMessageSearch:
         kept = locks.run(commands.scan(self._every))
         kept = [it for it in kept if it.holder.task in self._app.tasks]
         if kept:
-            locks.perform(commands.postpone_search(_SEARCH_WITHIN))
+            locks.perform(commands.postpone_search(_CLAIM))
         return kept
 
+    def _extend_or_end(self) -> None:
+        """Keep the search claimed while it goes on; afterwards let the next one begin in a while.
+
+        One thread makes these calls, so that the last one counts.
+        """
+        assert self._thread
+        seconds = _CLAIM
+        if not self._thread.is_alive():
+            self._thread, seconds = None, self._pause
+        elif now() > self._began + _SEARCH_WITHIN:
+            return
+        locks = locks_of(self._app)
+        locks.perform(KeptCommands(locks.commands).postpone_search(seconds))
+
     def _search(self, kept: list[KeptMessage]) -> None:
-        locks, began = locks_of(self._app), now()
+        locks = locks_of(self._app)
         commands = KeptCommands(locks.commands)
         try:
             lost = find_lost_messages(self._app, [it.holder for it in kept])
@@ -106,7 +128,7 @@ class LostMessageSearch:
                 if message.holder.task_id in lost.task_ids:
                     self._recover(locks, commands, message)
         finally:
-            locks.perform(commands.postpone_search(max(self._every, _PAUSE * (now() - began))))
+            self._pause = max(self._every, _PAUSE * (now() - self._began))
 
     def _recover(self, locks: AppLocks, commands: KeptCommands, kept: KeptMessage) -> None:
         text = locks.perform(commands.recover(kept))

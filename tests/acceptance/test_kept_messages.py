@@ -20,6 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:Depreca
 # A search is begun within a second or two, and takes a few seconds; the machine may be busy.
 LONG = 3 * PATIENCE
 KEPT = {"keep_message": True}
+# Seconds: a search that has found messages to search for is claimed for longer, else not.
+CLAIMED = 5.0
 
 _numbers = itertools.count()
 
@@ -62,6 +64,24 @@ def test_lost_message_is_published_again(key: str, scope: str) -> None:
             wait_done(rig, result)
             assert "was lost by the broker and is published again" in worker.log
         assert rig.locks.info(key) is None
+
+
+def test_search_of_a_killed_worker_is_taken_over(key: str) -> None:
+    """A worker that is killed while it searches must not keep the others from it for minutes."""
+
+    def is_searching() -> bool:
+        return rig.redis.pttl("celery-locks:{0}:search") > CLAIMED * 1000
+
+    with searching_rig() as rig:
+        result = rig.task("sent").apply_async((key, "value"), lock=KEPT)
+        lose_queue(rig)
+        with rig.worker() as worker:
+            wait_until(is_searching, LONG, what="a search")
+            worker.kill()
+        assert kept(rig) == 1
+        assert not rig.redis.exists("celery")
+        with rig.worker():
+            wait_done(rig, result)
 
 
 def test_message_in_the_queue_is_left_alone(key: str) -> None:
