@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def print_outcome(outcome: Outcome) -> None:
     if outcome.locked:
         print(f"  history          {outcome.history}")
     if not outcome.drained:
-        print("  the queue was not empty when the time to drain it was over")
+        print("  no job has ended for a long time, and messages are left:")
+        print(textwrap.indent(outcome.left, "    "))
     if outcome.verdict.lost:
         print(f"  lost jobs: {', '.join(outcome.verdict.lost)}")
 

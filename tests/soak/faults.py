@@ -47,21 +47,36 @@ class Faults:
         """Pause and strike, 200 s / 86 faults = 2.3 s on average between two faults."""
         while time.monotonic() < until:
             time.sleep(self._dice.uniform(0.6, 4.0))
+            self.restart_ended_workers()
             (fault,) = self._dice.choices(list(self._choices), list(self._choices.values()))
             fault()
 
+    def restart_ended_workers(self) -> None:
+        """Start another worker for each that has ended by itself, as a service manager does.
+
+        Celery ends a worker if one of its pool processes is killed before the worker is ready. On a
+        busy machine that takes many seconds.
+        """
+        for index, worker in enumerate(self._workers):
+            if not worker.is_running:
+                self._replace_worker(index)
+                self.counts["worker ended by itself"] += 1
+
     def kill_child(self) -> None:
-        children = self._dice.choice(self._workers).children
+        worker = self._dice.choice(self._workers)
+        children = worker.children if worker.is_running else []
         if children:
             os.kill(self._dice.choice(children), signal.SIGKILL)
             self.counts["pool child killed"] += 1
 
     def kill_worker(self) -> None:
         """The whole process group dies, and another worker takes its place."""
-        index = self._dice.randrange(len(self._workers))
+        self._replace_worker(self._dice.randrange(len(self._workers)))
+        self.counts["worker killed"] += 1
+
+    def _replace_worker(self, index: int) -> None:
         self._workers[index].kill()
         self._workers[index] = self._start_worker()
-        self.counts["worker killed"] += 1
 
     def close_broker_connections(self) -> None:
         self._broker.ask(*CLOSE_WORKERS_CONNECTIONS)

@@ -40,6 +40,8 @@ def make_app(conf: dict[str, Any]) -> Celery:
             "visibility_timeout": VISIBILITY_TIMEOUT,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            # A worker that is killed while it restores messages leaves kombu's lock for this.
+            "unacked_mutex_expire": VISIBILITY_TIMEOUT,
         },
     )
     journal = Journal(Path(conf["directory"]))
