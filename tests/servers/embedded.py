@@ -154,9 +154,9 @@ class EmbeddedServer(Running):
     def resume(self) -> None:
         self._running_child().signal(signal.SIGCONT)
 
-    def ask(self, *words: str | int) -> Reply:
+    def ask(self, *words: str | int, patience: float = 1.0) -> Reply:
         """Send one command without a client library: `server.ask("CONFIG", "SET", …)`."""
-        return ask(self.host, self.port, *words)
+        return ask(self.host, self.port, *words, patience=patience)
 
     def info(self, section: str) -> dict[str, str]:
         return fields(self.ask("INFO", section))

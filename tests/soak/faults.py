@@ -16,6 +16,8 @@ from collections.abc import Callable
 from tests.servers.embedded import EmbeddedServer
 from tests.support.worker import Worker
 
+# Seconds: a busy machine must not end the run.
+REPLY_WITHIN = 30.0
 CLOSE_WORKERS_CONNECTIONS = ("CLIENT", "KILL", "USER", "default", "TYPE", "normal")
 
 
@@ -79,7 +81,7 @@ class Faults:
         self._workers[index] = self._start_worker()
 
     def close_broker_connections(self) -> None:
-        self._broker.ask(*CLOSE_WORKERS_CONNECTIONS)
+        self._broker.ask(*CLOSE_WORKERS_CONNECTIONS, patience=REPLY_WITHIN)
         self.counts["broker connections closed"] += 1
 
     def pause_lock_server(self) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.histories.recorder import VARIABLE as HISTORY_VARIABLE
 from tests.histories.requests import History
 from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
-from tests.soak.faults import Faults
+from tests.soak.faults import REPLY_WITHIN, Faults
 from tests.soak.journal import Journal, Verdict, judge
 from tests.soak.tasks import POLICIES, QUEUE, UNPARKED_POLICIES, VARIABLE, make_app
 from tests.support.worker import Worker
@@ -103,13 +104,13 @@ class _Soak:
         locked: bool,
         seed: int,
     ) -> None:
-        self._broker = broker
-        self._lock_server = lock_server
+        self._ask_broker = partial(broker.ask, patience=REPLY_WITHIN)
+        self._ask_lock_server = partial(lock_server.ask, patience=REPLY_WITHIN)
         self._locked = locked
         self._seed = seed
         self._journal = Journal(directory)
         self._history = directory / "history"
-        self._conf = {
+        self._conf: dict[str, Any] = {
             "broker_url": broker.url,
             "locks_url": lock_server.url,
             "directory": str(directory),
@@ -154,7 +155,7 @@ class _Soak:
 
     def _publish(self, until: float) -> None:
         dice = random.Random(f"jobs {self._seed}")
-        url = self._broker.url.replace("redis://", f"redis://{PUBLISHER}:any@")
+        url = self._conf["broker_url"].replace("redis://", f"redis://{PUBLISHER}:any@")
         app = make_app({**self._conf, "broker_url": url})
         app.finalize()
         with app.connection_for_write() as connection:
@@ -188,7 +189,7 @@ class _Soak:
 
     def _describe_left(self) -> str:
         """Say where the messages are, who has the locks, and what the workers logged last."""
-        broker, locks = self._broker.ask, self._lock_server.ask
+        broker, locks = self._ask_broker, self._ask_lock_server
         lines = [f"{QUEUE} {broker('LLEN', QUEUE)}, unacked {broker('HLEN', 'unacked')}"]
         lines += [f"{key} {locks('HLEN', key)}" for key in STORED]
         for account in range(ACCOUNTS):
@@ -202,9 +203,9 @@ class _Soak:
     def _has_no_message(self) -> bool:
         """No message is anywhere: asked twice, as one may be between the broker's two places."""
         for _ in range(2):
-            if self._broker.ask("LLEN", QUEUE) or self._broker.ask("HLEN", "unacked"):
+            if self._ask_broker("LLEN", QUEUE) or self._ask_broker("HLEN", "unacked"):
                 return False
-            if any(self._lock_server.ask("HLEN", key) for key in STORED):
+            if any(self._ask_lock_server("HLEN", key) for key in STORED):
                 return False
             time.sleep(1.0)
         return True
