@@ -80,7 +80,7 @@ async def test_task_that_is_cancelled_at_its_deadline_stays_cancelled() -> None:
 async def test_limit_holds_in_the_clean_up_of_a_cancelled_task() -> None:
     """It releases a lock then: a time-out there is one of the server, not of the task."""
 
-    async def work() -> str:
+    async def work() -> None:
         try:
             await asyncio.sleep(30)
         finally:
