@@ -6,7 +6,7 @@ loop that is busy does not lose its locks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -75,7 +75,9 @@ class AsyncLocks:
         ``await lease.release()`` releases it. Prefer ``hold``, which cannot forget that. Options
         and exceptions are those of ``hold``.
         """
-        answer = await self.try_acquire(name, *more, **options)
+        answer = await self.run(
+            self.operations.acquire_by_name((name, *more), new_token(), self.ttl, options)
+        )
         return None if isinstance(answer, Conflict) else answer
 
     @shows_acquire_options
@@ -179,9 +181,9 @@ class AsyncLocks:
         """Do as ``Locks.active``."""
         return await self.run(self.queries.active(worker))
 
-    async def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Do as ``Locks.run``."""
-        return await run_async(operation, self._store.perform)
+        return run_async(operation, self._store.perform)
 
     async def close(self) -> None:
         self.operations.close()

@@ -103,7 +103,8 @@ class ConnectionPool:
     def _put_back(self, connection: Any) -> None:
         connection.state.awaits_reply, connection.state.answered_at = False, now()
         self._idle.append(connection)
-        self.driver.release(self._connection_returned)
+        if self._limit < math.inf:  # else nobody waits for it
+            self.driver.release(self._connection_returned)
 
     async def send(self, call: Call, deadline: float) -> bool:
         """Send a call on an idle connection, whose next user reads the reply; False if none can."""
@@ -124,7 +125,8 @@ class ConnectionPool:
             raise
         connection.state.late_call = call
         self._idle.append(connection)
-        self.driver.release(self._connection_returned)
+        if self._limit < math.inf:  # else nobody waits for it
+            self.driver.release(self._connection_returned)
         return True
 
     async def read_late_replies(self, deadline: float) -> None:

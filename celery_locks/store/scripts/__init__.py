@@ -13,7 +13,6 @@ from importlib.resources import files
 from celery_locks.errors import LockUsageError
 
 Arg = str | int
-_as_bulk = "${}\r\n{}\r\n".format
 
 # Keys that a shard has once; ``lib/common.lua`` describes them.
 SHARD_KEYS = frozenset(
@@ -28,13 +27,12 @@ _KEYS = re.compile(r"^--keys (.+)$", re.MULTILINE)
 
 def pack_args(args: tuple[Arg, ...]) -> bytes:
     """Pack arguments with one join; redis-py sends the bytes as they are."""
-    texts = [*map(str, args)]
-    packed = "".join(map(_as_bulk, map(len, texts), texts))
+    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)])
     if packed.isascii():
         return packed.encode()
     # Lengths are in bytes, and now a character may be several of them.
     try:
-        coded = [text.encode() for text in texts]
+        coded = [text.encode() for text in map(str, args)]
     except UnicodeEncodeError as error:
         raise LockUsageError(
             f"the text {error.object!r} has no UTF-8 form: {error.reason}; nothing was sent"
