@@ -13,7 +13,6 @@ worker does with its own events. Events are dropped while the broker is unavaila
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import time
 from collections import deque
@@ -26,8 +25,7 @@ from celery_locks.clock import now
 from celery_locks.events import LockEvent
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.signals import at_end_of_child
-
-logger = logging.getLogger("celery_locks")
+from celery_locks.logs import Reports
 
 EVERY = 0.2
 _MOST = 10_000
@@ -65,6 +63,7 @@ class EventSender:
     def __init__(self, app: Any, hostname: str) -> None:
         self._app = app
         self._hostname = hostname
+        self._reports = Reports()
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -113,7 +112,7 @@ class EventSender:
                         dispatcher.send(kind, **fields)
                     dispatcher.flush()
         except Exception as error:  # noqa: BLE001 (a lost event must not fail a task)
-            logger.warning("%d events about locks could not be sent: %s", len(batch), error)
+            self._reports.warning("%d events about locks could not be sent: %s", len(batch), error)
 
     def _take_waiting(self) -> Any:
         with suppress(IndexError):

@@ -93,6 +93,7 @@ class Leader:
         self._term = _Term()
         self._lease: Lease | None = None
         self._campaign: _Campaign | None = None
+        self._reports = Reports()
 
     def __repr__(self) -> str:
         return f"<Leader {self.name!r} {'is leader' if self.is_leader else 'is not leader'}>"
@@ -147,7 +148,6 @@ class Leader:
         """Be the leader until the lease ends, an operator asks to stop, or ``stopping`` is set."""
         self._term.set(lease.deadline, lease.fence)
         self._lease = lease
-        logger.info("this process is the leader %r now, with fence %d", self.name, lease.fence)
         try:
             if self._announce(lease):
                 while not stopping.wait(_LOOK_EVERY):
@@ -163,9 +163,10 @@ class Leader:
         try:
             if self._on_elected:
                 self._on_elected(lease)
-        except Exception:
-            logger.exception("on_elected of leader %r failed: it steps down", self.name)
+        except Exception:  # noqa: BLE001 (it is the code of the user)
+            self._reports.failure("on_elected of leader %r failed: it steps down", self.name)
             return False
+        logger.info("this process is the leader %r now, with fence %d", self.name, lease.fence)
         return True
 
     def _lose(self, lease: Lease, error: LockError) -> None:

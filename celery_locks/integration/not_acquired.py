@@ -5,7 +5,6 @@ More than 300 lines: one method for each answer of the store, and the calls of C
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -44,7 +43,6 @@ from celery_locks.validation import MAX_LIMIT
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
 
-logger = logging.getLogger("celery_locks")
 
 # A delayed message comes this much before its start, and the run sleeps until then: a message that
 # comes late would delay all that follow.
@@ -287,7 +285,9 @@ class NotAcquired:
         try:
             self.task.send_event(kind, **fields)
         except Exception as error:  # noqa: BLE001 (a lost event must not fail a task)
-            logger.warning("the event %s could not be sent: %s", kind, printable(str(error)))
+            renewer.reports.warning(
+                "the event %s could not be sent: %s", kind, printable(str(error))
+            )
 
     def _requeue(self, decision: Decision) -> NoReturn:
         """Publish the same message again, later; retries untouched, canvas intact, slot freed."""

@@ -6,7 +6,6 @@ looks up which locks the tokens have and releases them.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -21,8 +20,6 @@ from celery_locks.printable_text import printable
 from celery_locks.store.commands.locks import reservation_token
 from celery_locks.store.commands.parking import ParkCommands
 from celery_locks.types import PARKED_PREFIX
-
-logger = logging.getLogger("celery_locks")
 
 RETRY_FOR = 3600.0
 _RETRY_AFTER = 1.0
@@ -65,7 +62,7 @@ class RevokedTasks:
                 tokens = [token for token in tokens if self._waiting[token][1] < now()]
                 if tokens:
                     why = printable(str(error))
-                    logger.warning(
+                    renewer.reports.warning(
                         "the reservations of revoked tasks are not released, they lapse: %s", why
                     )
             for token in tokens:

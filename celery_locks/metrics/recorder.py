@@ -14,7 +14,6 @@ counts are kept. A batch has a number by which the server recognises one that it
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -27,14 +26,14 @@ from celery_locks.admin.metric_sums import BATCH, CountSender, Increments, Metri
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.events import LockEvent
+from celery_locks.logs import Reports
 from celery_locks.metrics.series import counted
 from celery_locks.unpatched import native_lock, original, start_thread
-
-logger = logging.getLogger("celery_locks")
 
 EVERY = 2.0
 # More than two seconds bring; older events are dropped if the thread gets no time to run.
 _MOST_EVENTS = 100_000
+_FAILED = "could not send the lock metrics; keeping them for the next try"
 
 
 class Recorder:
@@ -53,7 +52,8 @@ class Recorder:
         self._unsent: Increments = []
         self._process, self._number = os.urandom(8).hex(), 0
         self._is_started = native_lock()
-        self._is_sending = self._is_in_trouble = False
+        self._is_sending = False
+        self._reports = Reports()
         self._wakeup = native_lock()
         self._wakeup.acquire()
 
@@ -92,19 +92,11 @@ class Recorder:
             self._is_sending = True
             try:
                 self.flush()
-                self._is_in_trouble = False
             except Exception as error:  # noqa: BLE001 (nothing may end this thread)
-                self._log_failure(error)
+                if not isinstance(error, LockUnavailable):  # others log that
+                    self._reports.failure(_FAILED)
                 original("time", "sleep")(0.1)
             self._is_sending = False
-
-    def _log_failure(self, error: Exception) -> None:
-        """Log the first failure of a series, unless the server is unavailable: others log that."""
-        if not self._is_in_trouble and not isinstance(error, LockUnavailable):
-            logger.error(
-                "could not send the lock metrics; keeping them for the next try", exc_info=error
-            )
-        self._is_in_trouble = True
 
     def flush(self) -> None:
         """Send the counts; on ``LockUnavailable`` they are kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from celery_locks.errors import LockError, LockUnavailable, LockUsageError
+from celery_locks.logs import Reports
 from celery_locks.web.auth import Authenticator, Authorize, Principal, make_authenticator
 from celery_locks.web.context import WebContext
 from celery_locks.web.endpoints import ENDPOINTS, Endpoint
@@ -25,7 +25,7 @@ from celery_locks.web.responses import HttpError, error_response, json_response
 from celery_locks.web.static_files import page_routes
 from celery_locks.web.threads import RequestKind, run_in_thread, run_slow
 
-logger = logging.getLogger("celery_locks")
+_reports = Reports()
 Handler = Callable[[Request], Awaitable[Response]]
 _ANYTHING = "celery_locks_anything"
 
@@ -153,7 +153,7 @@ def _to_http_error(error: Exception, endpoint: Endpoint) -> HttpError:
         return HttpError(503, _sentence(error))
     if isinstance(error, LockUsageError):
         return HttpError(400, _sentence(error))
-    logger.error("%s %s failed", endpoint.method, endpoint.path, exc_info=error)
+    _reports.failure("%s %s failed", endpoint.method, endpoint.path)
     if isinstance(error, LockError):
         return HttpError(500, _sentence(error))
     return HttpError(500, "Internal error; see the log of the web server.")

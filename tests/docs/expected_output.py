@@ -21,6 +21,7 @@ VARYING = [
     r"\d+(?:\.\d)?(?= × )",
     rf"\b{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}\b",  # the id of a task
     rf"(?<=\btoken ){_HEX}{{24}}",
+    rf"(?<='token': '){_HEX}{{24}}",
     rf"(?<='owner': '){_HEX}{{16}}\.\d+",
     r"(?<=\bpid )\d+",
     r"(?<=\bprocess )\d+",
@@ -34,7 +35,9 @@ VARYING = [
     r"(?<=, about )\d+ renewals?(?=\))",
     r"(?<='host': ')[\w.-]+",
     r"(?<='pid': )\d+",
-    r"\b\w+@[\w.-]+(?= (?:took|asked|reset)\b)",  # an operator
+    r"\b\w+@[\w.-]+(?= (?:took|asked|paused|resumed|set|reset)\b)",  # an operator
+    r"(?<= by )\w+@[\w.-]+(?=[ ,])",
+    r"(?<= on )[\w.-]+(?=, pid )",  # the host of a process that is no worker
     r"(?<=127\.0\.0\.1:)\d+",
 ]
 _SAMPLE = re.compile("|".join([r"(\.\.\.)", *(f"({pattern})" for pattern in VARYING)]))

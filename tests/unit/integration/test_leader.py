@@ -153,6 +153,23 @@ def test_failing_on_elected_steps_down(make: Make, caplog: pytest.LogCaptureFixt
         wait_elected(second)
 
 
+def test_failing_on_elected_is_logged_once_a_minute(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is elected again every second, if there is no other candidate."""
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    calls = []
+
+    def fail(lease: Any) -> None:
+        calls.append(lease)
+        raise RuntimeError("no room")
+
+    with caplog.at_level(logging.INFO, "celery_locks"):
+        make(on_elected=fail).start()
+        wait_until(lambda: len(calls) >= 3, what="three terms")
+    assert caplog.messages == ["on_elected of leader 'primary' failed: it steps down"]
+
+
 def test_failing_on_lost_is_logged(
     make: Make, locks: Locks, caplog: pytest.LogCaptureFixture
 ) -> None:

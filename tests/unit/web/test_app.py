@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 import celery_locks.web
 from celery_locks import Locks
+from celery_locks.logs import Reports
 from celery_locks.web import app as web_app
 from celery_locks.web import create_app
 from celery_locks.web.endpoints import ENDPOINTS
@@ -80,12 +81,25 @@ def test_internal_error_is_reported_without_its_traceback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A traceback may contain secrets; it goes to the log only."""
+    monkeypatch.setattr(web_app, "_reports", Reports())
     monkeypatch.setattr(NOWHERE, "perform", lambda call: 1 / 0)
     app = create_app(NOWHERE, read_keys=[READ])
     answer = ask(app, "GET", "/api/v1/me", headers=MAY_READ)
     assert answer.status_code == 500
     assert "ZeroDivisionError" not in error_of(answer)
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_internal_error_that_repeats_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The page asks every second."""
+    monkeypatch.setattr(web_app, "_reports", Reports())
+    monkeypatch.setattr(NOWHERE, "perform", lambda call: 1 / 0)
+    app = create_app(NOWHERE, read_keys=[READ])
+    for _ in range(3):
+        ask(app, "GET", "/api/v1/me", headers=MAY_READ)
+    assert caplog.messages == ["GET /api/v1/me failed"]
 
 
 def test_wrong_method_names_the_right_one(app: Any) -> None:
