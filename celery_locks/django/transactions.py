@@ -35,6 +35,7 @@ from celery_locks.core.lease import Lease, State
 from celery_locks.core.locks import Locks
 from celery_locks.core.requests import AcquireOptions, new_token, shows_acquire_options
 from celery_locks.django.celery_app import get_locks
+from celery_locks.errors import LockUsageError
 
 
 @shows_acquire_options
@@ -56,6 +57,7 @@ def hold(
     outlived its lease, so that the transaction rolls back. With autocommit off and no ``atomic``
     Django raises ``TransactionManagementError``: nobody learns when such a transaction ends.
     """
+    _check(options)
     locks = get_locks()
     held = _HeldLock(locks)
     transaction.on_commit(_OnCommit(held), using)  # outside of a transaction it is called at once
@@ -68,6 +70,12 @@ def hold(
     yield lease
     if lease.state is State.LOST:
         raise lease.loss("it ended before the block did; the transaction rolls back")
+
+
+def _check(options: AcquireOptions) -> None:
+    unknown = options.keys() - AcquireOptions.__annotations__.keys()
+    if unknown:
+        raise LockUsageError(f"hold has no option {min(unknown)!r}")
 
 
 class _HeldLock:

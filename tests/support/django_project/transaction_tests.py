@@ -266,7 +266,7 @@ class Transactions(TransactionTestCase):
         wait_free()
 
     def test_wrong_option_and_manual_transactions_are_refused(self) -> None:
-        with self.assertRaisesMessage(LockUsageError, "no option 'on_conflict'"):
+        with self.assertRaisesMessage(LockUsageError, "hold has no option 'on_conflict'"):
             hold(NAME, on_conflict="requeue").__enter__()
         transaction.set_autocommit(False)
         try:
