@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from celery_locks.clock import now
@@ -71,6 +71,7 @@ def layout_of(store: Any, options: Layout) -> tuple[LockCommands, float]:
 
     A Cluster spreads its locks over more shards than it has primaries; one server needs one.
     """
+    _check_known(options, Layout.__annotations__, "Locks")
     shards = options.get("shards", CLUSTER_SHARDS if store.server.topology == "cluster" else 1)
     ttl = options.get("ttl", DEFAULT_TTL)
     LockSpec("ttl", ttl)
@@ -129,6 +130,7 @@ def request_of(
     A hold that ends with its block has an owner, and so has a reentrant one. Any other lease may be
     released anywhere, and a holder that the caller passes describes itself.
     """
+    _check_known(options, _DEFAULTS, "an acquire")
     name, *more = (names,) if isinstance(names, str) else names
     check_not_reserved(name)
     shared, limit = options.get("shared", False), options.get("limit", 1)
@@ -147,6 +149,13 @@ def request_of(
     owner = current_owner() if reentrant or (for_hold and not given_holder) else None
     holder, on_lost = given_holder or current_holder(owner), options.get("on_lost")
     return AcquireRequest(spec, holder, token, now(), on_lost, owner, reentrant, also=also)
+
+
+def _check_known(options: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse an option that would have no effect: Python lets any name into ``**options``."""
+    for option in options:
+        if option not in known:
+            raise LockUsageError(f"{where} has no option {option!r}; there are {', '.join(known)}")
 
 
 def _further_specs(

@@ -32,7 +32,7 @@ from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.idempotency import join_of, once_of
 from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, make_interrupter
-from celery_locks.integration.lock_name import limit_of, limits_by_name, lock_name, name_by_id
+from celery_locks.integration.lock_name import limit_of, limits_by_name, lock_name, name_for_rates
 from celery_locks.integration.not_acquired import NotAcquired, has_message
 from celery_locks.integration.parking import waker_of
 from celery_locks.integration.rate_checks import rate_checks
@@ -99,13 +99,14 @@ class Execution:
         name = None
         if self.options.enabled:
             name = lock_name(self.task, self.options, self.args, self.kwargs)
-            if name is None and self.options.rates:
-                name = name_by_id(self.task)  # the call that acquires it decides the rates
+        has_lock = name is not None
+        if self.options.enabled and name is None and self.options.rates:
+            name = name_for_rates(self.task)
         if name is None:
             self.reservation.release()  # taken by a publisher with another key, or other options
             return self._call_body(body, covered_by=self._find_locked_outer())
         limits = {name: 1}
-        if is_several(self.options.key):
+        if has_lock and is_several(self.options.key):
             limits = limits_by_name(self.task, self.options, self.args, self.kwargs)
         if self.outer and (holding := self.outer.find_holding(limits)):
             return self._call_body(body, covered_by=holding)
@@ -124,10 +125,10 @@ class Execution:
                 self.task, self.options, self.args, self.kwargs, can_delay=has_message(self)
             )
         spec = self.options.spec.named(name)  # raises for a name that the store does not accept
-        if is_several(self.options.key):
+        if has_lock and is_several(self.options.key):
             spec, *also = (spec.named(it).limited(limit) for it, limit in limits.items())
             self.also = tuple(also)
-        elif callable(self.options.limit):
+        elif has_lock and callable(self.options.limit):
             spec = spec._replace(
                 limit=limit_of(self.task, self.options.limit, self.args, self.kwargs)
             )

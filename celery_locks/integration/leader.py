@@ -23,7 +23,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.core.lease import Lease, State
 from celery_locks.core.requests import AcquireOptions, new_token
-from celery_locks.errors import LockError, LockUnavailable
+from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.holder import Holder, this_process
 from celery_locks.integration.app_locks import locks_of
 from celery_locks.logs import Reports
@@ -84,6 +84,9 @@ class Leader:
         check_not_reserved(name)
         if ttl is not None:
             check_ttl(ttl)
+        for option, callback in (("on_elected", on_elected), ("on_lost", on_lost)):
+            if callback is not None and not callable(callback):
+                raise LockUsageError(f"{option} is {callback!r}; write a function")
         self.app = app
         self.name = name
         self._on_elected = on_elected

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_locks import name_from_arguments
+from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.internals import dump_models
 from celery_locks.options import BY_ARGUMENTS as BY_ARGUMENTS
@@ -103,6 +104,16 @@ def name_by_id(task: Any) -> str | None:
     # Celery's own tasks (chord_unlock and others) take no lock.
     is_job = task.request.id and not task.name.startswith("celery.")
     return name_from_arguments.shortened(f"{task.name}[{task.request.id}]") if is_job else None
+
+
+def name_for_rates(task: Any) -> str | None:
+    """Return the name of a lock that no other call has: the acquire decides the rates with it.
+
+    For a call that has rates and no lock. A direct call has no id, and its rates apply too.
+    """
+    if task.name.startswith("celery."):
+        return None
+    return name_by_id(task) or name_from_arguments.shortened(f"{task.name}[{new_token()}]")
 
 
 def name_from_key(

@@ -88,6 +88,13 @@ def publish_by_name(
     task = find_task(app, name)
     if not isinstance(task, LockedTask) or is_being_sent(options.get("task_id")):
         return send(options)
+    if "lock" in options:
+        raise LockUsageError(
+            f"task {name}: lock is no option of app.send_task, so it would have no effect; write "
+            "celery_locks.send_task(app, name, …, lock=…)"
+        )
+    if not MISPLACED.isdisjoint(options):
+        refuse_misplaced(task, options)
     return publish_call(task, args, kwargs, options, send)
 
 

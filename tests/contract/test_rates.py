@@ -273,6 +273,27 @@ def test_started_caller_leaves_the_list(locks: Locks) -> None:
     assert locks.run(locks.rates.list_rates()) == []
 
 
+def test_caller_whose_start_is_past_is_not_counted_as_delayed(
+    backend: Backend, locks: Locks
+) -> None:
+    """It was revoked or skipped, or waits for a worker: the rate delays nobody for it."""
+    locks.throttle("api", "1/h")
+    for job in ("revoked", "skipped", "next"):
+        start(locks, check("api"), job=job)
+    past = {f"j{job}": (time.time() - 60) * 1e6 for job in ("revoked", "skipped")}
+    backend.raw.zadd(locks.commands.root("api") + "d:api", past)
+    assert start(locks, check("api"), job="next").ahead == 0
+    assert start(locks, check("api"), job="last").ahead == 1
+    assert start(locks, check("api", patience=0), job="refused").ahead == 2
+    [info] = locks.run(locks.rates.list_rates())
+    assert info.delayed == 2
+    assert [caller.task_id for caller in info.callers] == ["next", "last"]
+    [info] = locks.run(locks.rates.list_rates("last"))
+    assert info.delayed == 1
+    [info] = locks.run(locks.rates.list_rates("skipped"))
+    assert info.callers[0].starts_in < 0
+
+
 def test_keys_of_rates_expire(backend: Backend, locks: Locks) -> None:
     start(locks, check("api"), name="first")
     start(locks, check("api"), job="b")

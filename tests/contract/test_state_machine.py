@@ -114,9 +114,11 @@ class RateState:
         for i, (charge, _) in enumerate(self.limits):
             self.started[i] = max(at, self.started[i]) + charge
 
-    def ahead_of(self, caller: str) -> int:
-        order = sorted((at, each) for each, at in self.promises.items())
-        return [each for _, each in order].index(caller)
+    def delayed(self, now: int) -> list[str]:
+        """Return the callers whose start is still to come, in its order."""
+        return [
+            each for at, each in sorted((at, it) for it, at in self.promises.items()) if at > now
+        ]
 
 
 @dataclass
@@ -189,7 +191,8 @@ class Model:
                 rate.reserve(at)
                 rate.promises[rated.caller] = at
                 keeps = True
-            ahead = rate.ahead_of(rated.caller) if keeps else len(rate.promises)
+            delayed = rate.delayed(now)
+            ahead = delayed.index(rated.caller) if keeps else len(delayed)
             return "limited", name, at - now, ahead, keeps
         for name in rated.rates:
             rate = self.rates[name]
@@ -817,11 +820,13 @@ class Machine(RuleBasedStateMachine):
         page = run_sync(RateCommands(self.commands).page(), self.world.perform)
         listed = {info.name: info for info in page.rates}
         for name, state in self.model.rates.items():
-            promises = sorted(at - self.model.micros for at in state.promises.values())
+            now = self.model.micros
+            promises = [state.promises[it] - now for it in state.delayed(now)]
             pushed_back = max(0, state.not_before - self.model.micros)
             assert (name in listed) == bool(promises or pushed_back)
             if name in listed:
                 info = listed[name]
+                assert info.delayed == len(promises)
                 assert [round(it.starts_in * 1e6) for it in info.callers] == promises[:20]
                 assert round(info.pushed_back * 1e6) == pushed_back
 

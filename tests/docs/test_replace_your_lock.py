@@ -4,6 +4,7 @@ The code that runs is the code on the page (``tests/support/page_code.py``).
 """
 
 import os
+import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 from redis.exceptions import LockNotOwnedError
 
+from celery_locks import options as lock_options
+from celery_locks.core.requests import AcquireOptions
+from celery_locks.rates import RateRule
 from celery_locks.validation import QUEUED
 from tests.servers.subprocesses import Child
 from tests.support.page_code import PATIENCE, Bench
@@ -505,6 +509,19 @@ class TestViewAndTask:
                 wait_until(lambda: "is skipped" in worker.log(1000), PATIENCE, what="a skip")
                 assert bench.runs() == [run]
                 bench.finish(run)
+
+
+def test_list_of_applications_writes_options_that_exist() -> None:
+    """It promises that 20 of 24 applications need no lock of their own."""
+    page = (PAGES / "applications.md").read_text()
+    _, _, section = page.partition("## Application by application")
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    found = [[cell.strip() for cell in row] for row in rows[1:25]]
+    assert len({name for name, *_ in found}) == 24
+    assert "20 of the 24" in section
+    assert len([stays for *_, stays in found if re.match("nothing|the table of last", stays)]) == 20
+    options = {*lock_options.DEFAULTS, *AcquireOptions.__annotations__, *RateRule._fields}
+    assert set(re.findall(r"\b([a-z_]+)=", " ".join(row[2] for row in found))) <= options
 
 
 def test_every_page_is_tested() -> None:

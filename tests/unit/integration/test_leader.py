@@ -64,6 +64,13 @@ def test_first_candidate_is_elected(make: Make) -> None:
     assert repr(candidate) == "<Leader 'primary' is leader>"
 
 
+@pytest.mark.parametrize("option", ["on_elected", "on_lost"])
+def test_callback_that_cannot_be_called_is_refused(app: Celery, option: str) -> None:
+    """It would be found out when the leader is lost."""
+    with pytest.raises(LockUsageError, match=f"{option} is 'stop'; write a function"):
+        leader(app, "primary", **{option: "stop"})  # type: ignore[arg-type]
+
+
 def test_second_takes_over_when_the_first_stops(make: Make, locks: Locks) -> None:
     """At once: it waits in line, and the release hands the lock over."""
     lost: list[Any] = []

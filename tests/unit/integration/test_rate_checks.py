@@ -75,6 +75,38 @@ def test_rate_without_a_lock_is_locked_by_the_task_id(app: Celery, locks: Locks)
     assert call.apply(task_id="7").get().endswith("[7]")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [None, lambda: None, [lambda: None, lambda: None]],
+    ids=["by id", "no lock", "none of several"],
+)
+def test_rate_applies_to_a_call_without_a_lock(app: Celery, locks: Locks, key: Any) -> None:
+    """A direct call has no task id, and a key function may return None."""
+
+    @app.task(base=LockedTask, shared=False, lock_key=key, lock_rates="1/h")
+    def call() -> str:
+        return "ran"
+
+    assert call() == "ran"
+    with pytest.raises(RateLimited):
+        call()
+    with pytest.raises(RateLimited):
+        call.apply().get()
+
+
+def test_limit_function_is_not_asked_about_a_call_without_a_lock(app: Celery, locks: Locks) -> None:
+    def slots(tenant: str | None) -> int:
+        return len(tenant or "")  # 0 is no limit
+
+    @app.task(base=LockedTask, shared=False)
+    @limited(slots, key=lambda tenant: tenant)
+    @rate_limited("1/h")
+    def call(tenant: str | None) -> str:
+        return "ran"
+
+    assert call(None) == "ran"
+
+
 def test_default_key_is_the_task_and_others_are_shared(app: Celery, locks: Locks) -> None:
     @app.task(name="a", shared=False)
     @rate_limited("1/h")

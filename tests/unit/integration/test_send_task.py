@@ -264,6 +264,15 @@ def test_app_send_task_is_celerys_own_for_all_others(client: Client, name: str) 
     assert client.store.performed == []
 
 
+def test_app_send_task_refuses_options_of_a_lock_that_it_would_ignore(client: Client) -> None:
+    client.locked(lock_key="doc:{doc}")
+    with pytest.raises(LockUsageError, match=r"write celery_locks\.send_task\(app, name, …, lock"):
+        client.app.send_task("near", (7,), lock={"key": "doc:8"})
+    with pytest.raises(LockUsageError, match="on_conflict is no option of a call"):
+        client.app.send_task("near", (7,), on_conflict="raise")
+    assert client.sent == []
+
+
 def test_apply_async_reserves_once(client: Client) -> None:
     """It calls ``app.send_task`` itself."""
     task = client.locked(lock_key="doc:{doc}", lock_scope="queued")

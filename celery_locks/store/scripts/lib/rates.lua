@@ -125,6 +125,17 @@ local function note_delayed(rate, member, at, score)
   keep_for(rate.listed, kept)
 end
 
+-- How many callers the rate delays. Not those whose time is past: they wait for a worker, or do not come at
+-- all, as after a revoke, and would be counted until their promise is forgotten.
+local function count_delayed(delayed)
+  return redis.call('ZCARD', delayed) - redis.call('ZCOUNT', delayed, -micros, micros)
+end
+
+-- How many of them come before this one, which is delayed.
+local function count_ahead(delayed, member)
+  return redis.call('ZRANK', delayed, member) - redis.call('ZCOUNT', delayed, -micros, micros)
+end
+
 -- Promise the caller the start at rate.at, after those who have a promise already.
 local function promise(rate, member)
   write_times(rate, rate.at, 'reserved')
@@ -144,7 +155,8 @@ local function paused(number, rate, member)
   elseif ends < micros + WITHOUT_END / 2 then
     at = ends
   end
-  local others = redis.call('ZCARD', rate.delayed) - ((comes_back or rate.is_noted) and 1 or 0)
+  local is_counted = comes_back or math.abs(rate.promised) > micros
+  local others = count_delayed(rate.delayed) - (is_counted and 1 or 0)
   return {'limited', number, at - micros, others, comes_back and 1 or 0, rate.pause}
 end
 
@@ -181,7 +193,7 @@ local function rate_limit(options, member)
     promise(rate, member)
     rate.keeps = true
   end
-  local ahead = rate.keeps and redis.call('ZRANK', rate.delayed, member) or redis.call('ZCARD', rate.delayed)
+  local ahead = rate.keeps and count_ahead(rate.delayed, member) or count_delayed(rate.delayed)
   return {'limited', latest, rate.at - micros, ahead, rate.keeps and 1 or 0}
 end
 
