@@ -208,6 +208,27 @@ def test_wait_then_park(rig: Rig, key: str) -> None:
     assert_ran_in_order(rig, key, [result])
 
 
+def test_task_that_waited_is_parked_in_its_place(rig: Rig, key: str) -> None:
+    """It came before those that were parked while it waited."""
+    lock = {"on_conflict": {"run": "wait", "then": "park"}, "wait": 1}
+    with rig.locks.hold(key):
+        first = rig.task("work").apply_async((key,), lock=lock)
+        wait_parked(rig, key, 1)
+        second = park(rig, key)[0]
+        rig.wait_event("parked", key, 2)
+    assert_ran_in_order(rig, key, [first, second])
+
+
+def test_task_that_waits_keeps_its_place_behind_a_parked_one(rig: Rig, key: str) -> None:
+    """The one before it is woken: then its message holds the lock, until it starts."""
+    with rig.locks.hold(key):
+        first = park(rig, key)[0]
+        waits = rig.task("work").apply_async((key,), lock={"on_conflict": "wait", "wait": 60})
+        wait_parked(rig, key, 2)
+        last = park(rig, key)[0]
+    assert_ran_in_order(rig, key, [first, waits, last])
+
+
 def test_calls_are_parked_at_publish_in_the_order_of_the_calls(rig: Rig, key: str) -> None:
     """With several slots, the order in which workers begin messages is another one."""
     lock = {"on_conflict": "park", "scope": "queued+running"}
