@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
+from kombu import Exchange, Queue
 
 from celery_locks import AlreadyQueued, LockConflict, admin
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
@@ -313,3 +314,16 @@ def test_new_worker_finishes_what_a_killed_worker_had_parked(key: str) -> None:
             ids = [it["id"] for it in rig.starts() if it["id"] != running.id]
             assert [it for it in ids if it != later.id] == [it.id for it in results]
             wait_nothing_parked(rig)
+
+
+def test_queue_that_only_the_caller_knows_is_declared(rig: Rig, key: str) -> None:
+    """Its binding may not exist yet, and a broker drops what comes for an exchange without any."""
+    queue = Queue(key, Exchange(f"{key}-topics", type="topic"), routing_key="work.#")
+    lock = {**PARK, "scope": "queued+running"}
+    with rig.locks.hold(key):
+        options = {"queue": queue, "routing_key": "work.now"}
+        result = rig.task("work").apply_async((key,), lock=lock, **options)
+        wait_parked(rig, key, 1)
+    wait_until(lambda: rig.redis.llen(key) == 1, LONG, what="the message in its queue")
+    with rig.worker("-Q", key):
+        assert result.get(timeout=PATIENCE) == key
