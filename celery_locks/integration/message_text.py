@@ -14,8 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from kombu import Connection, Exchange, Producer, Queue, binding, pools
-from kombu.compression import compress
-from kombu.serialization import dumps
+from kombu.compression import compress, decompress
+from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils import json
 
 from celery_locks.errors import LockUsageError
@@ -136,6 +136,27 @@ def body_of(message: Mapping[str, Any]) -> str | bytes:
     """Return the body of a recorded message as the broker gets it."""
     body: str | dict[str, str] = message["body"]
     return base64.b64decode(body["base64"]) if isinstance(body, dict) else body
+
+
+def decode_body(app: Any, message: Mapping[str, Any]) -> Any:
+    """Return the body of a recorded message as it was before its serialization."""
+    body = body_of(message)
+    if compression := message["headers"].get("compression"):
+        body = decompress(body, compression)
+    accepted = prepare_accept_content(app.conf.accept_content)
+    return loads(body, message["content_type"], message["content_encoding"], accept=accepted)
+
+
+def headers_of(app: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a recorded message, with the task and its id.
+
+    In protocol 1 (``task_protocol``) these two are in the body.
+    """
+    headers: dict[str, Any] = message["headers"]
+    if "task" in headers:
+        return headers
+    body = decode_body(app, message)
+    return {**headers, "task": body["task"], "id": body["id"]}
 
 
 def publish_message(app: Any, text: str) -> None:

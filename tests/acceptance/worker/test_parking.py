@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery.exceptions import TaskRevokedError
 from kombu import Exchange, Queue
 
 from celery_locks import AlreadyQueued, LockConflict, admin
+from tests.support.celery_app import make_app
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
 from tests.support.parking_rig import (
     LONG,
@@ -327,3 +329,17 @@ def test_queue_that_only_the_caller_knows_is_declared(rig: Rig, key: str) -> Non
     wait_until(lambda: rig.redis.llen(key) == 1, LONG, what="the message in its queue")
     with rig.worker("-Q", key):
         assert result.get(timeout=PATIENCE) == key
+
+
+def test_message_of_protocol_1_is_parked_at_publish_and_woken(rig: Rig, key: str) -> None:
+    """It has the name of its task in its body; else every worker would leave it to others."""
+    lock = {**PARK, "scope": "queued+running"}
+    sender = make_app({**rig.conf, "task_protocol": 1})
+    with closing(sender), rig.locks.hold(key):
+        results = [sender.tasks["work"].apply_async((key,), lock=lock) for _ in range(2)]
+        wait_parked(rig, key, 2)
+        results[0].revoke()
+        wait_parked(rig, key, 1)
+    assert rig.app.AsyncResult(results[1].id).get(timeout=PATIENCE) == key
+    wait_nothing_parked(rig)
+    assert not rig.starts(results[0].id)
