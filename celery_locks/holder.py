@@ -75,7 +75,12 @@ class Holder(NamedTuple):
 
         Once it is woken it holds the lock as a queued message.
         """
-        return not self.fence and self.token.startswith(PARKED_PREFIX)
+        return not self.fence and self.was_parked
+
+    @property
+    def was_parked(self) -> bool:
+        """True for a message that is parked, or was woken and has not started."""
+        return self.token.startswith(PARKED_PREFIX)
 
     def kind_of_token(self) -> dict[str, str]:
         """Return only what ``is_queued`` and ``is_kept`` need of the token."""

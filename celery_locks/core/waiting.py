@@ -23,6 +23,8 @@ from celery_locks.types import Blocker, Conflict, Holder
 # A waiter that nobody wakes asks again after this time, and counts as gone after three times that.
 REPOLL = 0.8
 ALIVE = 3 * REPOLL
+# A parked message that was woken usually starts within this time, even if a worker had to poll.
+STARTS_WITHIN = 3.0
 
 
 def wait_in_queue(
@@ -120,13 +122,20 @@ def _is_pointless_wait(conflict: Conflict, holder: Holder) -> bool:
 
     Do not wait behind another copy of the same message: when it ends there is nothing left to do.
     Nor behind a message in the queue, which may need the worker slot that the wait would take. A
-    publisher (attempt 0), which waits for room in the queue, does.
+    publisher (attempt 0), which waits for room in the queue, does. Behind a parked message that was
+    just woken the holder keeps its place for a moment, as both are in one queue.
     """
     if not holder.job_id:
         return False
     if conflict.has_copy_of(holder.job_id, holder.attempt):
         return True
-    return conflict.is_behind_messages and holder.attempt > 0
+    return conflict.is_behind_messages and holder.attempt > 0 and not _is_about_to_start(conflict)
+
+
+def _is_about_to_start(conflict: Conflict) -> bool:
+    return any(
+        it.was_parked and conflict.as_of < it.acquired_at + STARTS_WITHIN for it in conflict.holders
+    )
 
 
 def _leaves_time_to_renew(sent_at: float) -> bool:

@@ -26,7 +26,8 @@ from celery_locks.types import Conflict, Holder, LockInfo
 DISPLACEMENTS = "displacements"
 # In that of a parked message: the task ids of the runs that it displaces, from when on, the grace.
 DISPLACES = "displaces"
-
+# In the command to the workers that terminates runs: the task that takes their place.
+SUPERSEDED_BY = "superseded_by"
 
 _NOTHING: Mapping[str, Any] = {}
 # Somewhat less than the time for which the server recognises a repeated request, and logs it once
@@ -102,7 +103,24 @@ def stop_displaced(app: Any, locks: Locks, names: Sequence[str]) -> None:
                 ask_to_stop(locks, name, runs, each.by, is_logged=each.waited < _RECOGNISED)
                 continue
             number = "SIGTERM" if each.waited < 2 * each.grace else "SIGKILL"
-            app.control.revoke([it.task_id for it in runs], terminate=True, signal=number)
+            _terminate(app, runs, number, each.by)
+
+
+def _terminate(app: Any, runs: Sequence[Holder], signal: str, superseded_by: str) -> None:
+    """Let the workers of these runs terminate them; the results say which task supersedes them.
+
+    A worker that does not have a task would mark its result as "revoked", so only theirs are asked.
+    """
+    for run in runs:
+        arguments = {
+            "task_id": run.task_id,
+            "terminate": True,
+            "signal": signal,
+            SUPERSEDED_BY: superseded_by,
+        }
+        app.control.broadcast(
+            "revoke", destination=[run.worker] if run.worker else None, arguments=arguments
+        )
 
 
 class _Written(NamedTuple):

@@ -140,6 +140,7 @@ class NotAcquired:
             latest=decision.latest,
             group=group_of(self.task, self.options.fair_by, execution.args, execution.kwargs),
             rank=rank_of(self.task.app, message) if self.options.by_priority else 0,
+            ticket=conflict.ticket,
         )
 
     def on_parked(self, parked: Parked) -> NoReturn:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from kombu.exceptions import KombuError
 from kombu.utils import json
 
 from celery_locks import events
@@ -35,7 +36,7 @@ from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.displacement import stop_displaced
 from celery_locks.integration.headers import LockHeader
 from celery_locks.integration.kept_messages import LostMessageSearch
-from celery_locks.integration.message_text import PUBLISH_WITHIN, publish_message
+from celery_locks.integration.message_text import PUBLISH_WITHIN, headers_of, publish_message
 from celery_locks.integration.periodic_thread import PeriodicThread
 from celery_locks.integration.revoked_results import mark_revoked
 from celery_locks.logs import Reports
@@ -49,13 +50,12 @@ logger = logging.getLogger("celery_locks")
 POLL_EVERY = 2.0
 
 
-def _headers_of(parked: ParkedMessage) -> dict[str, Any]:
-    headers: dict[str, Any] = json.loads(parked.message)["headers"]
-    return headers
+def _headers_of(app: Any, parked: ParkedMessage) -> dict[str, Any]:
+    return headers_of(app, json.loads(parked.message))
 
 
-def _emit_woken(parked: ParkedMessage) -> None:
-    headers, name = _headers_of(parked), ""
+def _emit_woken(app: Any, parked: ParkedMessage) -> None:
+    headers, name = _headers_of(app, parked), ""
     with suppress(LockUsageError):  # it is published, and its run reports a wrong header
         name = LockHeader.read(headers).queued
     events.emit(
@@ -112,7 +112,7 @@ class Waker:
         return {it.token for it in messages if not it.superseded_by and self._is_kept(it)}
 
     def _is_kept(self, parked: ParkedMessage) -> bool:
-        headers = _headers_of(parked)
+        headers = _headers_of(self._app, parked)
         try:
             options = LockHeader.read(headers).options
             return bool(self._app.tasks[headers["task"]].lock_options(options).keep_message)
@@ -122,7 +122,9 @@ class Waker:
     def _knows_task(self, parked: ParkedMessage) -> bool:
         """Return True if a worker of this app may run it: another app may have another broker."""
         try:
-            return _headers_of(parked).get("task") in self._app.tasks
+            return _headers_of(self._app, parked).get("task") in self._app.tasks
+        except KombuError:
+            return False  # of protocol 1, with content that this app does not accept
         except (ValueError, KeyError, TypeError, AttributeError):
             return True  # nobody can read it: to publish it fails alone, and is reported
 
@@ -163,7 +165,7 @@ class Waker:
                 self._discard(parked)
             else:
                 publish_message(self._app, parked.message)
-                _emit_woken(parked)
+                _emit_woken(self._app, parked)
         except LockUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 (each transport and backend has its own errors)
@@ -178,7 +180,7 @@ class Waker:
 
     def _discard(self, parked: ParkedMessage) -> None:
         """End a message whose place another one took: its result is REVOKED, and no copy runs."""
-        headers, locks = _headers_of(parked), locks_of(self._app)
+        headers, locks = _headers_of(self._app, parked), locks_of(self._app)
         name, task_id = LockHeader.read(headers).queued, headers["id"]
         locks.perform(locks.commands.supersede(name, task_id, locks.settings.done_ttl))
         mark_revoked(self._app, parked.message, f"superseded by {parked.superseded_by}")

@@ -30,6 +30,8 @@ class LockRequest(Request):  # type: ignore[misc]
     """A request whose task may hold a lock."""
 
     lock_token = ""
+    superseded_by = ""
+    """The task that takes the place of this run, which is terminated (``displacement.py``)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -57,6 +59,11 @@ class LockRequest(Request):  # type: ignore[misc]
             # It may have died before it acquired its lock, so that the reservation remains.
             Reservation.of(context_of(self), self.task.app).release()
         return super().on_failure(exc_info, *args, **kwargs)
+
+    def _announce_revoked(self, reason: str, *args: Any) -> None:
+        if self.superseded_by:
+            reason = f"superseded by {self.superseded_by}"
+        super()._announce_revoked(reason, *args)
 
 
 def _wrap_execute_using_pool(original: Any) -> Any:

@@ -15,6 +15,7 @@ from celery_locks.core.renewer import renewer
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.forking import run_after_fork
 from celery_locks.integration.app_locks import AppLocks, locks_of
+from celery_locks.integration.displacement import SUPERSEDED_BY
 from celery_locks.integration.internals import wrap_command
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.locks import reservation_token
@@ -121,8 +122,19 @@ def release_on_revoke(**_: Any) -> None:
 
 def _wrap_revoke(original: Any) -> Any:
     def command(state: Any, *args: Any, task_id: Any = (), **kwargs: Any) -> Any:
+        ids = task_id if isinstance(task_id, list | tuple | set) else [task_id]
+        _note_superseding(ids, kwargs.get(SUPERSEDED_BY))
         answer = original(state, *args, task_id=task_id, **kwargs)
-        revoked.add(task_id if isinstance(task_id, list | tuple | set) else [task_id], state.app)
+        revoked.add(ids, state.app)
         return answer
 
     return command
+
+
+def _note_superseding(ids: Iterable[Any], superseded_by: str | None) -> None:
+    """Tell the requests of this worker which task takes their place; their results say so."""
+    if superseded_by:
+        from celery.worker.state import requests  # a publisher does not need it
+
+        for request in filter(None, map(requests.get, ids)):
+            request.superseded_by = superseded_by

@@ -13,11 +13,9 @@ from typing import Any
 
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
-from kombu.compression import decompress
-from kombu.serialization import loads, prepare_accept_content
 from kombu.utils import json
 
-from celery_locks.integration.message_text import body_of
+from celery_locks.integration.message_text import decode_body, headers_of
 from celery_locks.printable_text import printable
 
 logger = logging.getLogger("celery_locks")
@@ -41,7 +39,7 @@ def mark_purged(app: Any, messages: Sequence[str], reason: str) -> str:
 def mark_revoked(app: Any, text: str, reason: str) -> None:
     """Mark the result of a recorded message."""
     message = json.loads(text)
-    headers = message["headers"]
+    headers = headers_of(app, message)
     task = app.tasks.get(headers.get("task"))
     backend = task.backend if task is not None else app.backend
     request = Context(headers, **_awaited(app, message))
@@ -57,7 +55,8 @@ def _awaited(app: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Return who waits for the result: the caller, and the chord that the body names."""
     fields = {name: message.get(name) for name in ("reply_to", "correlation_id")}
     try:
-        embedded = _decode_body(app, message)[2]
+        body = decode_body(app, message)
+        embedded = body if isinstance(body, dict) else body[2]  # a dict in protocol 1
         return {**fields, "chord": embedded.get("chord")}
     except Exception as error:  # noqa: BLE001 (whatever a serializer may raise)
         logger.warning(
@@ -67,11 +66,3 @@ def _awaited(app: Any, message: dict[str, Any]) -> dict[str, Any]:
             printable(str(error)),
         )
         return fields
-
-
-def _decode_body(app: Any, message: dict[str, Any]) -> Any:
-    body = body_of(message)
-    if compression := message["headers"].get("compression"):
-        body = decompress(body, compression)
-    accepted = prepare_accept_content(app.conf.accept_content)
-    return loads(body, message["content_type"], message["content_encoding"], accept=accepted)

@@ -31,9 +31,17 @@ class Line:
         holder = Holder(task_id=job)
         return self.locks.perform(self.locks.commands.acquire(SPEC, token, holder, extras))
 
-    def park(self, job: str, group: str = "", *, latest: bool = False, most: int = 1000) -> object:
+    def park(
+        self,
+        job: str,
+        group: str = "",
+        *,
+        latest: bool = False,
+        most: int = 1000,
+        ticket: int = 0,
+    ) -> object:
         message = Holder(task_id=job, retries=-1)
-        park = ParkRequest(message, 1, 3600, f"message {job}", most, group, latest)
+        park = ParkRequest(message, 1, 3600, f"message {job}", most, group, latest, ticket=ticket)
         return self._acquire(f"run-{job}", job, AcquireExtras(park=park))
 
     def poll(self) -> list[ParkedMessage]:
@@ -181,3 +189,16 @@ def test_second_call_with_the_same_id_does_not_replace_the_first(line: Line) -> 
     line.locks.perform(line.locks.commands.release(SPEC.name, "holder"))
     [message] = line.poll()
     assert message.message == "message first"
+
+
+def test_run_that_waited_is_parked_in_its_place(line: Line) -> None:
+    """It left the queue of waiting processes with this ticket, and others were parked since."""
+    line.park("a0")
+    waits = LockSpec(SPEC.name, SPEC.ttl, SPEC.limit, 5.0)
+    call = line.locks.commands.acquire(waits, "run-waits", Holder(task_id="waits"), alive=60.0)
+    conflict = line.locks.perform(call)
+    assert isinstance(conflict, Conflict)
+    line.locks.perform(line.locks.commands.release(SPEC.name, "run-waits"))
+    line.park("a1")
+    line.park("waits", ticket=conflict.ticket)
+    assert [line.run_next() for _ in range(3)] == ["a0", "waits", "a1"]

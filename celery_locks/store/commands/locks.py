@@ -118,6 +118,7 @@ class ParkRequest(NamedTuple):
     slot is reserved for it once it is woken. ``attempt`` is that of the run which parks it. Those
     of one ``group`` take turns with the other groups. A ``latest`` one takes the place of the
     ``latest`` one that waits. One with a higher ``rank`` comes first; the others have rank 0.
+    ``ticket`` is that with which the run waited before: the message has its place in the queue.
     """
 
     holder: Holder
@@ -128,6 +129,7 @@ class ParkRequest(NamedTuple):
     group: str = ""
     latest: bool = False
     rank: int = 0
+    ticket: int = 0
 
     def args(self, spec: LockSpec) -> tuple[Arg, ...]:
         assert self.holder.task_id is not None
@@ -136,7 +138,7 @@ class ParkRequest(NamedTuple):
         record = _record_tail(reserved, self.holder, job_field(self.holder))
         keeps = "latest" if self.latest else "all"
         parked = token, self.attempt, record, self.message
-        return *parked, self.most, self.group, keeps, self.rank
+        return *parked, self.most, self.group, keeps, self.rank, self.ticket
 
 
 class AcquireExtras(NamedTuple):

@@ -21,9 +21,9 @@
 --                                                 from no other run of its job (takeover.lua)
 --      also       h:<name> q:<name>  record       a further lock: all are granted or none (several.lua); its
 --                                                 token is the first one's with '/1', '/2', ...
---      park       parked g:<name>    token, attempt, record, message, most, group, 'all' or 'latest', rank   if
---                                                 the lock is busy, park this message (park.lua), unless so
---                                                 many wait already
+--      park       parked g:<name>    token, attempt, record, message, most, group, 'all' or 'latest', rank, the
+--                                                 ticket with which the caller waited or 0   if the lock is
+--                                                 busy, park this message (park.lua), unless so many wait already
 --      rate       r:<rate> d:<rate> rates p:<token>   µs, limits   a rate limit (rates.lua); there may be several
 -- returns the fence (an integer): granted
 --         {'start_in', fence, µs}: granted, and the caller starts then, within a second (rates.lua)

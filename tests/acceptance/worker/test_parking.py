@@ -7,12 +7,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
+from kombu import Exchange, Queue
 
 from celery_locks import AlreadyQueued, LockConflict, admin
+from tests.support.celery_app import make_app
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
 from tests.support.parking_rig import (
     LONG,
@@ -208,6 +211,27 @@ def test_wait_then_park(rig: Rig, key: str) -> None:
     assert_ran_in_order(rig, key, [result])
 
 
+def test_task_that_waited_is_parked_in_its_place(rig: Rig, key: str) -> None:
+    """It came before those that were parked while it waited."""
+    lock = {"on_conflict": {"run": "wait", "then": "park"}, "wait": 1}
+    with rig.locks.hold(key):
+        first = rig.task("work").apply_async((key,), lock=lock)
+        wait_parked(rig, key, 1)
+        second = park(rig, key)[0]
+        rig.wait_event("parked", key, 2)
+    assert_ran_in_order(rig, key, [first, second])
+
+
+def test_task_that_waits_keeps_its_place_behind_a_parked_one(rig: Rig, key: str) -> None:
+    """The one before it is woken: then its message holds the lock, until it starts."""
+    with rig.locks.hold(key):
+        first = park(rig, key)[0]
+        waits = rig.task("work").apply_async((key,), lock={"on_conflict": "wait", "wait": 60})
+        wait_parked(rig, key, 2)
+        last = park(rig, key)[0]
+    assert_ran_in_order(rig, key, [first, waits, last])
+
+
 def test_calls_are_parked_at_publish_in_the_order_of_the_calls(rig: Rig, key: str) -> None:
     """With several slots, the order in which workers begin messages is another one."""
     lock = {"on_conflict": "park", "scope": "queued+running"}
@@ -292,3 +316,30 @@ def test_new_worker_finishes_what_a_killed_worker_had_parked(key: str) -> None:
             ids = [it["id"] for it in rig.starts() if it["id"] != running.id]
             assert [it for it in ids if it != later.id] == [it.id for it in results]
             wait_nothing_parked(rig)
+
+
+def test_queue_that_only_the_caller_knows_is_declared(rig: Rig, key: str) -> None:
+    """Its binding may not exist yet, and a broker drops what comes for an exchange without any."""
+    queue = Queue(key, Exchange(f"{key}-topics", type="topic"), routing_key="work.#")
+    lock = {**PARK, "scope": "queued+running"}
+    with rig.locks.hold(key):
+        options = {"queue": queue, "routing_key": "work.now"}
+        result = rig.task("work").apply_async((key,), lock=lock, **options)
+        wait_parked(rig, key, 1)
+    wait_until(lambda: rig.redis.llen(key) == 1, LONG, what="the message in its queue")
+    with rig.worker("-Q", key):
+        assert result.get(timeout=PATIENCE) == key
+
+
+def test_message_of_protocol_1_is_parked_at_publish_and_woken(rig: Rig, key: str) -> None:
+    """It has the name of its task in its body; else every worker would leave it to others."""
+    lock = {**PARK, "scope": "queued+running"}
+    sender = make_app({**rig.conf, "task_protocol": 1})
+    with closing(sender), rig.locks.hold(key):
+        results = [sender.tasks["work"].apply_async((key,), lock=lock) for _ in range(2)]
+        wait_parked(rig, key, 2)
+        results[0].revoke()
+        wait_parked(rig, key, 1)
+    assert rig.app.AsyncResult(results[1].id).get(timeout=PATIENCE) == key
+    wait_nothing_parked(rig)
+    assert not rig.starts(results[0].id)

@@ -161,6 +161,6 @@ def test_run_that_does_not_stop_is_terminated(rig: Rig, key: str) -> None:
     first = displace(deaf, key, f"{key}-nobody opens it", cancel_grace=1)
     rig.wait_started(first)
     second = displace(rig.task("work"), key, cancel_grace=1)
-    with pytest.raises(TaskRevokedError, match="terminated"):
+    with pytest.raises(TaskRevokedError, match=f"superseded by {second.id}"):
         first.get(timeout=PATIENCE)
     assert second.get(timeout=PATIENCE) == key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,6 +188,20 @@ def test_task_does_not_wait_where_waiting_cannot_help(
 ) -> None:
     mine = Holder(task_id="j", task="bill")
     assert acquire(("subscribe", None), ("acquire", busy(holder)), holder=mine) == busy(holder)
+
+
+@pytest.mark.parametrize(("since", "waits"), [(1.0, True), (4.0, False)])
+def test_task_waits_for_a_moment_behind_a_message_that_was_woken(
+    acquire: Acquire, since: float, waits: bool
+) -> None:
+    """Both are in one queue; but the message may need the worker slot that the wait takes."""
+    woken = Holder(token="kjob", task_id="job", retries=-1, fence=3, acquired_at=100.0)
+    behind = replace(busy(woken), as_of=100.0 + since)
+    script = [("subscribe", None), ("acquire", behind)]
+    if waits:
+        script += [("subscribe", CHANNEL), ("acquire", 12)]
+    answer = acquire(*script, holder=Holder(task_id="mine", task="bill"))
+    assert isinstance(answer, Lease) is waits
 
 
 def test_completed_work_ends_the_wait_and_leaves_the_queue(acquire: Acquire) -> None:

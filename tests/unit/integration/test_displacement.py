@@ -84,8 +84,11 @@ class Control:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def revoke(self, ids: list[str], terminate: bool, signal: str) -> None:
-        self.sent.append((ids, terminate, signal))
+    def broadcast(self, command: str, destination: Any, arguments: Any) -> None:
+        assert command == "revoke"
+        assert arguments["terminate"]
+        sent = (arguments[name] for name in ("task_id", "signal", "superseded_by"))
+        self.sent.append((destination, *sent))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_run_is_asked_to_stop_and_then_terminated(
     app, server = SimpleNamespace(control=Control()), Server([["old"], AT, 15], AT + waited)
     stop_displaced(app, server, ["a", "gone"])  # type: ignore[arg-type]
     assert server.asked == asked
-    assert app.control.sent == [(["old"], True, signal) for signal in signals]
+    assert app.control.sent == [(["w"], "old", signal, "new") for signal in signals]
 
 
 def test_run_finds_who_supersedes_it() -> None:

@@ -5,7 +5,7 @@ local KEY_COUNTS = {
   join = 1, published_by = 0, forget = 1,
 }
 local VALUE_COUNTS = {
-  wait = 1, ended = 0, release = 1, replace = 1, supersede = 1, once = 2, newest = 1, rate = 2, also = 1, park = 8,
+  wait = 1, ended = 0, release = 1, replace = 1, supersede = 1, once = 2, newest = 1, rate = 2, also = 1, park = 9,
   join = 1, published_by = 1, forget = 1,
 }
 local options, next_key, next_value = {}, 12, 4 -- after the keys and values that every call has

@@ -77,7 +77,7 @@ end
 -- parked already stays where it is; of two attempts the later one counts.
 local function park()
   if not options.park then return end
-  local parked, groups, parked_token, parked_attempt, tail, message, most, group, keeps, rank = unpack(options.park)
+  local parked, groups, parked_token, parked_attempt, tail, message, most, group, keeps, rank, waited = unpack(options.park)
   local is_queued = redis.call('ZSCORE', queue, parked_token)
   if not is_queued and redis.call('ZCARD', queue) >= tonumber(most) then return end
   local stored, number = redis.call('HGET', parked, parked_token), next_number()
@@ -92,7 +92,9 @@ local function park()
   redis.call('HSET', parked, parked_token, string.format('%s %.0f %s', parked_attempt, number, message))
   redis.call('HSET', records, parked_token, string.format('0 %.0f ', now() + PARKED_MS) .. tail)
   redis.call('ZADD', index, 'GT', now() + PARKED_MS, name_of(held))
-  if not is_queued then put_in_queue(parked_token, number, groups, group, rank) end
+  -- A run that waited before has been in line since then.
+  local came = tonumber(waited) > 0 and tonumber(waited) or number
+  if not is_queued then put_in_queue(parked_token, came, groups, group, rank) end
   if keeps == 'latest' and not is_queued then supersede_waiting(parked, groups, parked_token) end
   redis.call('ZADD', due, 'NX', now() + LOOK_MS, 'n' .. name_of(held))
   -- The one that was first may wait for several locks, or have a lower limit: then a slot can be free.
