@@ -11,8 +11,17 @@ from pathlib import Path
 
 from tests.soak.run import Outcome, run
 
-RESULTS = Path("benchmarks/results/soak")
-ROWS = ("published", "completed", "overlaps", "completed_twice", "lost", "fence_errors")
+RESULTS = Path("benchmarks/results")
+ROWS = {
+    "published": "published",
+    "completed": "completed",
+    "overlaps": "overlaps",
+    "completed_twice": "completed twice",
+    "lost": "lost",
+    "kept": "published with `keep_message`",
+    "kept_lost": "lost of these",
+    "fence_errors": "fence errors",
+}
 
 
 def main() -> int:
@@ -20,7 +29,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
     parser.add_argument("--seed", type=int, default=1, help="for the jobs and the faults")
     parser.add_argument("--without-control", action="store_true", help="do not run plain Celery")
-    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS}.json and .md")
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        const="soak",
+        metavar="NAME",
+        help=f"also write NAME.json and NAME.md in {RESULTS}; NAME is soak by default",
+    )
     options = parser.parse_args()
     kinds = [True] if options.without_control else [True, False]
     outcomes = []
@@ -30,8 +45,9 @@ def main() -> int:
         outcomes.append(outcome)
     if options.write:
         figures = [outcome.as_dict() for outcome in outcomes]
-        RESULTS.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
-        RESULTS.with_suffix(".md").write_text("\n".join(table(outcomes)) + "\n")
+        written = RESULTS / options.write
+        written.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        written.with_suffix(".md").write_text("\n".join(table(outcomes)) + "\n")
     return 0 if outcomes[0].is_good else 1
 
 
@@ -44,8 +60,8 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     yield "|---" * (len(outcomes) + 1) + "|"
     for fault in sorted({fault for outcome in outcomes for fault in outcome.faults}):
         yield row(fault, [outcome.faults.get(fault, 0) for outcome in outcomes])
-    for key in ROWS:
-        yield row(key.replace("_", " "), [outcome.as_dict()[key] for outcome in outcomes])
+    for key, label in ROWS.items():
+        yield row(label, [outcome.as_dict()[key] for outcome in outcomes])
     yield row("requests in the history", [outcome.history.requests for outcome in outcomes])
     yield row("locks in the history", [outcome.history.locks for outcome in outcomes])
     yield row(
@@ -67,8 +83,8 @@ def print_outcome(outcome: Outcome) -> None:
     print(f"{name(outcome)}, seed {outcome.seed}:")
     faults = ", ".join(f"{count} x {fault}" for fault, count in outcome.faults.items())
     print(f"  faults in {outcome.seconds:g} s: {faults}")
-    for row in ROWS:
-        print(f"  {row.replace('_', ' '):<16} {figures[row]}")
+    for key, label in ROWS.items():
+        print(f"  {label:<30} {figures[key]}")
     if outcome.locked:
         print(f"  history          {outcome.history}")
     if not outcome.drained:

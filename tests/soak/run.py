@@ -20,7 +20,7 @@ from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import REPLY_WITHIN, Faults
 from tests.soak.journal import Journal, Verdict, judge
-from tests.soak.tasks import POLICIES, QUEUE, UNPARKED_POLICIES, VARIABLE, make_app
+from tests.soak.tasks import KEPT_POLICY, POLICIES, QUEUE, UNPARKED_POLICIES, VARIABLE, make_app
 from tests.support.worker import Worker
 
 ACCOUNTS = 6
@@ -48,6 +48,7 @@ class Outcome:
     drained: bool
     left: str
     history: HistoryVerdict
+    kept: frozenset[str]
 
     @property
     def is_good(self) -> bool:
@@ -62,6 +63,8 @@ class Outcome:
             "drained": self.drained,
             "faults": self.faults,
             **self.verdict.as_dict(),
+            "kept": len(self.kept),
+            "kept_lost": len(self.kept.intersection(self.verdict.lost)),
             "history": self.history.as_dict(),
         }
 
@@ -117,6 +120,7 @@ class _Soak:
             "locked": locked,
         }
         self._published: list[str] = []
+        self._kept: list[str] = []  # those whose message the lock server keeps until they start
         self._workers = [self._start_worker() for _ in range(WORKERS)]
         self._faults = Faults(
             random.Random(f"faults {seed}"),
@@ -145,7 +149,10 @@ class _Soak:
         verdict = judge(self._published, self._journal.lines())
         history = judge_history(checkable(read_history([self._history])))
         faults = dict(self._faults.counts)
-        return Outcome(self._locked, seconds, self._seed, verdict, faults, drained, left, history)
+        kept = frozenset(self._kept)
+        return Outcome(
+            self._locked, seconds, self._seed, verdict, faults, drained, left, history, kept
+        )
 
     def _start_worker(self) -> Worker:
         environment = {VARIABLE: json.dumps(self._conf), HISTORY_VARIABLE: str(self._history)}
@@ -160,12 +167,14 @@ class _Soak:
         app.finalize()
         with app.connection_for_write() as connection:
             while time.monotonic() < until:
-                job = f"job-{len(self._published)}"
                 account = dice.randrange(ACCOUNTS)
-                task = app.tasks[dice.choice(POLICIES if parks(account) else UNPARKED_POLICIES)]
+                policy = dice.choice(POLICIES if parks(account) else UNPARKED_POLICIES)
+                job = f"{policy}-{len(self._published)}"
                 arguments = (job, account, dice.uniform(0.02, 0.4))
-                task.apply_async(arguments, connection=connection)
+                app.tasks[policy].apply_async(arguments, connection=connection)
                 self._published.append(job)
+                if self._locked and policy == KEPT_POLICY:
+                    self._kept.append(job)
                 time.sleep(dice.expovariate(JOBS_PER_SECOND))
         app.close()
 

@@ -20,7 +20,8 @@ VISIBILITY_TIMEOUT = 8
 QUEUE = "soak"
 # Every second account parks nothing: the checker of histories does not know parked messages.
 UNPARKED_POLICIES = ("wait", "requeue")
-POLICIES = (*UNPARKED_POLICIES, "park")
+KEPT_POLICY = "park"
+POLICIES = (*UNPARKED_POLICIES, KEPT_POLICY)
 
 
 def make_app(conf: dict[str, Any]) -> Celery:
@@ -58,7 +59,7 @@ def _add_locked_tasks(app: Celery, journal: Journal) -> None:
     The message of the last one is kept until it starts.
     """
     for policy in POLICIES:
-        is_parked = policy == "park"
+        is_parked = policy == KEPT_POLICY
 
         @app.task(
             base=LockedTask,
