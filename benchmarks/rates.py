@@ -2,14 +2,16 @@
 
 The first is timed as in ``tasks.py``: a locked task with a rate that never delays it, and one
 without, in random order within each round, with several generations of workers. The second is
-counted at a lock server of its own: the calls of clients for each of many tasks of one rate.
-Nothing starts while they come for the first time, so that every one of them is delayed.
+counted at a lock server of its own: the calls of clients for each of many tasks of one rate,
+without those of an idle worker, which looks for parked tasks every two seconds. Nothing starts
+while the tasks come for the first time, so that every one of them is delayed.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
 from random import Random
+from time import sleep
 
 from benchmarks.effort import FULL, Effort
 from benchmarks.peers import DELAYED, OURS, RATED, contenders, load, start
@@ -24,6 +26,8 @@ ROUNDS, GENERATIONS = 12, 5
 DELAYED_TASKS, PATIENCE = 10_000, 1200
 # The rate is pushed back for this long: the worker receives all tasks meanwhile.
 PUSHED_BACK = 60
+# The calls of an idle worker are counted for this long.
+IDLE = 20
 
 
 def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
@@ -79,10 +83,13 @@ def _count_delayed(server: EmbeddedServer, count: int, pushed_back: int) -> tupl
         contender = start(DELAYED, server, PREFORK, locks.url)
         try:
             contender.ask("all_run", WARM_UP, PATIENCE)
+            began = script_calls(locks)
+            sleep(IDLE)
+            idle = (script_calls(locks) - began) / IDLE
             with closing(Locks.from_url(locks.url)) as own:
                 own.push_back("bench", pushed_back)
             before = script_calls(locks)
             seconds = contender.ask("all_run", count, PATIENCE)
-            return (script_calls(locks) - before) / count, seconds
+            return (script_calls(locks) - before - idle * seconds) / count, seconds
         finally:
             contender.stop()
