@@ -55,21 +55,21 @@ class Answer:
         return json.loads(self.out)
 
 
-def ran(command: list[str], conf: dict[str, Any] | None, said: str = "") -> Answer:
+def ran(command: list[str], conf: dict[str, Any] | None, typed: str = "") -> Answer:
     env = {**os.environ, "PYTHONPATH": PATH, "COLUMNS": "200"}
     if conf:
         env[CONF_VARIABLE] = json.dumps(conf)
     done = subprocess.run(
-        [sys.executable, *command], input=said, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, *command], input=typed, env=env, capture_output=True, text=True, timeout=60
     )
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
-def celery(rig: Rig, *arguments: str, said: str = "", **conf: Any) -> Answer:
+def celery(rig: Rig, *arguments: str, typed: str = "", **conf: Any) -> Answer:
     command = ["-m", "celery", "-A", "tests.support.celery_app", *arguments]
-    return ran(command, {**rig.conf, **conf}, said)
+    return ran(command, {**rig.conf, **conf}, typed)
 
 
 def locks(rig: Rig, *arguments: str, **more: Any) -> Answer:
@@ -88,10 +88,10 @@ def alone(url: str, *arguments: str) -> Answer:
     return ran(["-c", code, "--url", url, *arguments], None)
 
 
-def take(rig: Rig, name: str, token: str = "", ttl: float = 3600, **said: Any) -> None:
+def take(rig: Rig, name: str, token: str = "", ttl: float = 3600, **fields: Any) -> None:
     """Held by nobody who renews it."""
     spec = LockSpec(name, ttl)
-    rig.locks.perform(rig.locks.commands.acquire(spec, token or f"t-{name}", Holder(**said)))
+    rig.locks.perform(rig.locks.commands.acquire(spec, token or f"t-{name}", Holder(**fields)))
 
 
 def running(rig: Rig, key: str) -> Any:
@@ -103,9 +103,9 @@ def running(rig: Rig, key: str) -> Any:
 
 def test_list_shows_what_is_held(rig: Rig, key: str) -> None:
     result = running(rig, key)
-    said = locks(rig, "list", key)
-    assert said.code == 0
-    head, line = said.out.splitlines()
+    answer = locks(rig, "list", key)
+    assert answer.code == 0
+    head, line = answer.out.splitlines()
     assert head.split()[:3] == ["LOCK", "HOLDER", "WORKER"]
     assert line.startswith(f"{key}  work {result.id}")
     assert "one@" in line
@@ -118,10 +118,10 @@ def test_list_shows_what_is_held(rig: Rig, key: str) -> None:
 def test_info_says_that_the_holder_lives(rig: Rig, key: str) -> None:
     """By Celery's own answer: the worker, the task, the pid."""
     result = running(rig, key)
-    said = locks(rig, "info", key)
-    assert said.code == 0
-    assert f"work[{result.id}]" in said.out
-    assert "is alive and runs it in pid" in said.out
+    answer = locks(rig, "info", key)
+    assert answer.code == 0
+    assert f"work[{result.id}]" in answer.out
+    assert "is alive and runs it in pid" in answer.out
     detail = locks(rig, "info", key, "--json").json
     [holder] = detail["holders"]
     assert holder["liveness"]["verdict"] == "running"
@@ -130,9 +130,9 @@ def test_info_says_that_the_holder_lives(rig: Rig, key: str) -> None:
 
 
 def test_info_of_a_free_lock_ends_with_1(rig: Rig) -> None:
-    said = locks(rig, "info", "free")
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "Nobody holds lock 'free' or waits for it.\n"
+    answer = locks(rig, "info", "free")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "Nobody holds lock 'free' or waits for it.\n"
     assert locks(rig, "info", "free", "--json").json is None
 
 
@@ -141,11 +141,11 @@ def test_why_answers_for_names_and_ids(rig: Rig, key: str) -> None:
     holder = running(rig, key)
     waiter = rig.task("work").apply_async((key, key), lock={"on_conflict": "wait"})
     wait_until(lambda: rig.locks.info(key).waiters, PATIENCE)  # type: ignore[union-attr]
-    said = locks(rig, "why", key)
-    assert said.code == 0
-    assert f"Lock '{key}' is held by task work[{holder.id}]" in said.out
-    assert "is alive and runs it" in said.out
-    assert f"1. task work[{waiter.id}]" in said.out
+    answer = locks(rig, "why", key)
+    assert answer.code == 0
+    assert f"Lock '{key}' is held by task work[{holder.id}]" in answer.out
+    assert "is alive and runs it" in answer.out
+    assert f"1. task work[{waiter.id}]" in answer.out
     assert f"waits for lock '{key}', as number 1 of 1" in locks(rig, "why", waiter.id).out
     assert f"Task {holder.id} holds lock" in "".join(
         locks(rig, "why", holder.id, "--json").json["sentences"]
@@ -155,9 +155,9 @@ def test_why_answers_for_names_and_ids(rig: Rig, key: str) -> None:
     with rig.locks.hold(key):
         skipped = rig.task("work").delay(key)
         skipped.get(timeout=PATIENCE)
-    said = locks(rig, "why", skipped.id)
-    assert said.code == 0
-    assert said.out.startswith(f"Task {skipped.id} was skipped because lock '{key}' was held by")
+    answer = locks(rig, "why", skipped.id)
+    assert answer.code == 0
+    assert answer.out.startswith(f"Task {skipped.id} was skipped because lock '{key}' was held by")
 
 
 def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
@@ -171,9 +171,9 @@ def test_release_frees_it_and_the_task_is_told(rig: Rig, key: str) -> None:
     assert (unsure.code, unsure.out) == (2, "")
     assert f"write: release {key} --yes --reason 'why'" in unsure.err
     assert rig.locks.is_locked(key)
-    said = locks(rig, "release", key, "--yes", "--reason", "it hangs", "--by", "ann")
-    assert said.code == 0
-    assert said.out.startswith(f"Released lock '{key}', held by task work[{result.id}]")
+    answer = locks(rig, "release", key, "--yes", "--reason", "it hangs", "--by", "ann")
+    assert answer.code == 0
+    assert answer.out.startswith(f"Released lock '{key}', held by task work[{result.id}]")
     assert not rig.locks.is_locked(key)
     again = locks(rig, "release", key)
     assert (again.code, again.err) == (1, f"Nobody holds lock '{key}'.\n")
@@ -194,23 +194,23 @@ def test_release_of_a_glob_asks_first(rig: Rig, key: str) -> None:
     def still_held() -> list[str]:
         return [name for name in names if rig.locks.is_locked(name)]
 
-    said = locks(rig, "release", f"{key}:*")
-    assert said.code == 2
-    assert "3 locks match" in said.err
+    answer = locks(rig, "release", f"{key}:*")
+    assert answer.code == 2
+    assert "3 locks match" in answer.err
     assert at_terminal(rig, "n\n", "release", f"{key}:*").endswith("Nothing was released.")
     assert still_held() == names
-    said = locks(rig, "release", f"{key}:*", "--yes", "--reason", "all hang", "--json")
-    assert {lock["name"] for lock in said.json["freed"]} == set(names)
+    answer = locks(rig, "release", f"{key}:*", "--yes", "--reason", "all hang", "--json")
+    assert {lock["name"] for lock in answer.json["freed"]} == set(names)
     assert still_held() == []
 
 
 def test_release_asks_and_wants_a_reason(rig: Rig, key: str) -> None:
     """At a terminal: who holds it, whether that one lives, a question, and why."""
     result = running(rig, key)
-    said = at_terminal(rig, "y\ncustomer waits\n", "release", key)
-    assert "is alive and runs it in pid" in said
-    assert "Take this lock from its holder?" in said
-    assert f"Released lock '{key}', held by task work[{result.id}]" in said
+    answer = at_terminal(rig, "y\ncustomer waits\n", "release", key)
+    assert "is alive and runs it in pid" in answer
+    assert "Take this lock from its holder?" in answer
+    assert f"Released lock '{key}', held by task work[{result.id}]" in answer
     [act] = locks(rig, "history", key, "--acts", "--json").json
     assert act["why"] == "customer waits"
 
@@ -225,25 +225,25 @@ def at_terminal(rig: Rig, typed: str, *arguments: str) -> str:
     )
     os.close(inner)
     os.write(outer, typed.encode())
-    said = b""
+    answer = b""
     try:
         while chunk := _read(outer):
-            said += chunk
+            answer += chunk
         process.wait(60)
     finally:
         os.close(outer)
         process.kill()
         process.wait()
-    return said.decode().replace("\r\n", "\n").strip()
+    return answer.decode().replace("\r\n", "\n").strip()
 
 
 def test_stop_reaches_the_task(rig: Rig, key: str) -> None:
     """It keeps the lock, hears of it with a renewal, and its `check()` raises."""
     result = rig.task("work").apply_async((key, key), lock={"ttl": 3})
     rig.wait_started(result)
-    said = locks(rig, "stop", key, "--reason", "deploy")
-    assert said.code == 0
-    assert f"Asked task work[{result.id}]" in said.out
+    answer = locks(rig, "stop", key, "--reason", "deploy")
+    assert answer.code == 0
+    assert f"Asked task work[{result.id}]" in answer.out
     assert rig.locks.is_locked(key)
     _wait_renewed(rig, key, times=2)
     rig.open(key)
@@ -266,14 +266,14 @@ def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
     """A newline, an escape sequence, quotes, a bidi override: shown as what they are."""
     take(rig, HOSTILE, task_id=HOSTILE, task=HOSTILE, worker=HOSTILE)
     for command in (["list"], ["info", HOSTILE], ["stale"]):
-        said = locks(rig, *command)
-        assert said.code == 0, said
-        assert r"in\nvoice \x1b[31m" in said.out
-        assert "\u202e" not in said.out
-        assert "in\nvoice" not in said.out
+        answer = locks(rig, *command)
+        assert answer.code == 0, answer
+        assert r"in\nvoice \x1b[31m" in answer.out
+        assert "\u202e" not in answer.out
+        assert "in\nvoice" not in answer.out
     assert [lock["name"] for lock in locks(rig, "list", "--json", "in*").json] == [HOSTILE]
-    said = locks(rig, "release", HOSTILE, "--yes", "--reason", HOSTILE, "--by", HOSTILE)
-    assert said.code == 0
+    answer = locks(rig, "release", HOSTILE, "--yes", "--reason", HOSTILE, "--by", HOSTILE)
+    assert answer.code == 0
     assert not rig.locks.is_locked(HOSTILE)
     [act] = locks(rig, "history", HOSTILE, "--json").json
     assert act["why"] == HOSTILE
@@ -281,16 +281,16 @@ def test_hostile_names_do_nothing_to_the_terminal(rig: Rig) -> None:
 
 
 def test_bad_input_is_answered_with_a_sentence(rig: Rig) -> None:
-    said = locks(rig, "info", "")
-    assert (said.code, "not empty" in said.err) == (2, True)
-    said = locks(rig, "relase", "x")
-    assert (said.code, "No such command" in said.err) == (2, True)
+    answer = locks(rig, "info", "")
+    assert (answer.code, "not empty" in answer.err) == (2, True)
+    answer = locks(rig, "relase", "x")
+    assert (answer.code, "No such command" in answer.err) == (2, True)
 
 
 def test_bad_settings_are_answered_with_a_sentence(rig: Rig) -> None:
-    said = locks(rig, "list", locks_ttl=0.1)
-    assert said.code == 2
-    assert "ttl" in said.err
+    answer = locks(rig, "list", locks_ttl=0.1)
+    assert answer.code == 2
+    assert "ttl" in answer.err
     assert alone("nonsense", "list").code == 2
     assert "celery -A proj locks sweep" in alone(rig.server.url, "sweep").err
 
@@ -300,22 +300,22 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 @pytest.mark.parametrize("command", ["list", "sweep", "check"])
 def test_a_server_that_is_down_ends_with_3(rig: Rig, command: str) -> None:
-    said = locks(rig, command, "--json", locks_url=NOWHERE)
-    assert said.code == 3
-    assert "gave no answer" in said.err
+    answer = locks(rig, command, "--json", locks_url=NOWHERE)
+    assert answer.code == 3
+    assert "gave no answer" in answer.err
 
 
 def test_a_broker_that_is_down_does_not_hide_the_locks(rig: Rig, key: str) -> None:
     """Then nobody can be asked; what the store knows is shown, and nothing is swept."""
     take(rig, key, worker="w", task_id="t")
     down = {"locks_url": rig.server.url, "broker_url": NOWHERE, "result_backend": NOWHERE}
-    said = locks(rig, "info", key, **down)
-    assert said.code == 0
-    assert "the broker gives no answer" in said.out
+    answer = locks(rig, "info", key, **down)
+    assert answer.code == 0
+    assert "the broker gives no answer" in answer.out
     assert locks(rig, "why", "nothing", **down).code == 1
-    said = locks(rig, "sweep", **down)
-    assert said.code == 3
-    assert "it is unknown which workers are alive" in said.err
+    answer = locks(rig, "sweep", **down)
+    assert answer.code == 3
+    assert "it is unknown which workers are alive" in answer.err
     admin.force_release(rig.locks, key)
 
 
@@ -356,23 +356,23 @@ def test_check_lints_the_app(rig: Rig) -> None:
     assert all(finding["level"] == "note" for finding in found), found
     assert locks(rig, "check").out.endswith("No problems found.\n")
     short = {"broker_transport_options": {"visibility_timeout": 5}}
-    said = locks(rig, "check", **short)
-    assert said.code == 1
-    assert re.search(r"^warning +late: .*visibility_timeout", said.out, re.MULTILINE)
+    answer = locks(rig, "check", **short)
+    assert answer.code == 1
+    assert re.search(r"^warning +late: .*visibility_timeout", answer.out, re.MULTILINE)
 
 
 def test_check_sees_a_server_that_evicts() -> None:
     with EmbeddedServer({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}) as server:
-        said = alone(server.url, "check")
-    assert said.code == 1
-    assert "allkeys-lru" in said.out
+        answer = alone(server.url, "check")
+    assert answer.code == 1
+    assert "allkeys-lru" in answer.out
 
 
 def test_top_without_a_screen(rig: Rig, key: str) -> None:
     take(rig, key)
-    said = locks(rig, "top", key, "--times", "2", "--every", "0.1")
-    assert said.code == 0
-    assert said.out.count("1 lock at") == 2
+    answer = locks(rig, "top", key, "--times", "2", "--every", "0.1")
+    assert answer.code == 0
+    assert answer.out.count("1 lock at") == 2
     lines = locks(rig, "top", key, "--times", "2", "--every", "0.1", "--json").out.splitlines()
     assert [json.loads(line)[0]["name"] for line in lines] == [key, key]
 
@@ -387,17 +387,17 @@ def test_top_on_a_screen(rig: Rig, key: str) -> None:
     env = {**os.environ, "PYTHONPATH": PATH, "TERM": "xterm", "COLUMNS": "150"}
     top = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=env)
     os.close(inner)
-    said = b""
+    answer = b""
     try:
         while chunk := _read(outer):
-            said += chunk
-        assert top.wait(30) == 0, said
+            answer += chunk
+        assert top.wait(30) == 0, answer
     finally:
         os.close(outer)
         top.kill()
         top.wait()
-    assert key.encode() in said
-    assert b"\x1b[" in said
+    assert key.encode() in answer
+    assert b"\x1b[" in answer
 
 
 def _read(descriptor: int) -> bytes:
@@ -410,20 +410,20 @@ def _read(descriptor: int) -> bytes:
 def test_remote_control(rig: Rig, key: str) -> None:
     """`celery inspect locks` and `celery control release_lock`, over the broker."""
     result = running(rig, key)
-    said = celery(rig, "inspect", "locks", "--json")
-    assert said.code == 0, said.err
-    [(worker, held)] = said.json.items()
+    answer = celery(rig, "inspect", "locks", "--json")
+    assert answer.code == 0, answer.err
+    [(worker, held)] = answer.json.items()
     assert worker.startswith("one@")
     assert {"name": key, "task_id": result.id}.items() <= held[0].items()
-    said = celery(rig, "control", "release_lock", key, "it hangs", "--json")
-    assert said.code == 0, said.err
-    [freed] = said.json[0][worker]["ok"]["freed"]
+    answer = celery(rig, "control", "release_lock", key, "it hangs", "--json")
+    assert answer.code == 0, answer.err
+    [freed] = answer.json[0][worker]["ok"]["freed"]
     assert freed["task_id"] == result.id
     assert not rig.locks.is_locked(key)
     [act] = admin.history(rig.locks, key)
     assert act.why == "it hangs"
-    said = celery(rig, "control", "release_lock", key, "--json")
-    assert said.json[0][worker] == {"ok": {"freed": []}}
+    answer = celery(rig, "control", "release_lock", key, "--json")
+    assert answer.json[0][worker] == {"ok": {"freed": []}}
 
 
 def test_three_in_the_morning() -> None:
@@ -436,10 +436,10 @@ def test_three_in_the_morning() -> None:
             result = rig.task("work").delay("invoice:42", "never")
             rig.wait_started(result)
             worker.kill()
-            said = locks(rig, "why", "invoice:42")
-            assert said.code == 0
-            assert "does not answer" in said.out
-            assert "it becomes free in" in said.out
+            answer = locks(rig, "why", "invoice:42")
+            assert answer.code == 0
+            assert "does not answer" in answer.out
+            assert "it becomes free in" in answer.out
             early = locks(rig, "sweep", "--dry-run", "--json").json
             assert [one["name"] for one in early["freed"] + early["spared"]] == ["invoice:42"]
             swept = locks(rig, "sweep", "--wait", "35", "--by", "ann", "--json").json
@@ -457,21 +457,21 @@ def test_three_in_the_morning() -> None:
 def test_pause_resume_and_limit(rig: Rig, key: str) -> None:
     """From the command to the list, to `why` and to the history."""
     take(rig, key)
-    said = locks(rig, "pause", key)
-    assert said.code == 2
-    assert "Nothing was changed. Say why" in said.err
-    said = locks(rig, "pause", key, "--for", "1h", "--reason", "bad data", "--by", "ann")
-    assert (said.code, said.out) == (0, f"Paused '{key}': 1 holder, 0 waiters.\n")
+    answer = locks(rig, "pause", key)
+    assert answer.code == 2
+    assert "Nothing was changed. Say why" in answer.err
+    answer = locks(rig, "pause", key, "--for", "1h", "--reason", "bad data", "--by", "ann")
+    assert (answer.code, answer.out) == (0, f"Paused '{key}': 1 holder, 0 waiters.\n")
     assert "(paused)" in locks(rig, "list", "--state", "paused", key).out
     assert "operator paused by ann, until " in locks(rig, "info", key).out
     assert f"`locks resume {key}` ends the pause" in locks(rig, "why", key).out
-    said = locks(rig, "limit", key, "5", "--reason", "more", "--json")
-    assert said.json["locks"][0]["limit"] == 5
+    answer = locks(rig, "limit", key, "5", "--reason", "more", "--json")
+    assert answer.json["locks"][0]["limit"] == 5
     assert locks(rig, "limit", key, "--reset").out.startswith(f"Reset the limit of '{key}'")
     assert locks(rig, "limit", key, "--reset").code == 1
     assert locks(rig, "resume", key).out == f"Resumed '{key}': 1 holder, 0 waiters.\n"
-    said = locks(rig, "resume", key)
-    assert (said.code, said.err) == (1, f"'{key}' was not paused.\n")
+    answer = locks(rig, "resume", key)
+    assert (answer.code, answer.err) == (1, f"'{key}' was not paused.\n")
     history = locks(rig, "history", key).out
     assert f"ann paused '{key}' until" in history
     assert "Reason: bad data" in history
@@ -482,9 +482,9 @@ def test_pause_of_a_pattern(rig: Rig, key: str) -> None:
     locks(rig, "pause", f"{key}*", "--reason", "all of them", "--by", "ann")
     assert f"{key}*: paused by ann" in locks(rig, "list").out
     assert "all of them" in locks(rig, "why", f"{key}:never used").out
-    said = locks(rig, "resume", f"{key}:never used")
-    assert said.code == 1
-    assert "is still paused by ann" in said.err
+    answer = locks(rig, "resume", f"{key}:never used")
+    assert answer.code == 1
+    assert "is still paused by ann" in answer.err
     assert locks(rig, "resume", f"{key}*").code == 0
     assert f"{key}*" not in locks(rig, "list").out
 
@@ -535,10 +535,10 @@ def test_parked_tasks_are_seen_and_purged(rig: Rig, key: str) -> None:
     refused = locks(rig, "purge", key, "--task-id", second.id, "--yes")
     assert refused.code == 2
     assert f"Nothing was removed. It would be the message of task {second.id}" in refused.err
-    said = locks(
+    answer = locks(
         rig, "purge", key, "--task-id", second.id, "--reason", "wrong day", "--by", "ann", "--yes"
     )
-    assert (said.code, said.out, said.err) == (0, f"Removed task work[{second.id}].\n", "")
+    assert (answer.code, answer.out, answer.err) == (0, f"Removed task work[{second.id}].\n", "")
     wait_until(lambda: second.state == "REVOKED", PATIENCE, what="the result")
     assert "purged by ann: wrong day" in str(second.result)
     alone_said = alone(rig.server.url, "purge", key, "--reason", "all", "--yes")
@@ -557,12 +557,12 @@ def test_parked_tasks_are_seen_and_purged(rig: Rig, key: str) -> None:
 def test_purge_is_confirmed_on_a_terminal(rig: Rig, key: str) -> None:
     take(rig, key)
     park(rig.locks, key, f"id-{key}")
-    said = at_terminal(rig, "n\n", "purge", key)
-    assert "Remove 1 message?" in said
-    assert "Nothing was removed." in said
+    answer = at_terminal(rig, "n\n", "purge", key)
+    assert "Remove 1 message?" in answer
+    assert "Nothing was removed." in answer
     assert _parked(rig, key) == 1
-    said = at_terminal(rig, "y\nnot needed\n", "purge", key)
-    assert f"Removed task bill[id-{key}]." in said
+    answer = at_terminal(rig, "y\nnot needed\n", "purge", key)
+    assert f"Removed task bill[id-{key}]." in answer
     assert _parked(rig, key) == 0
     [entry] = admin.history(rig.locks, key, only_actions=True)
     assert entry.why == "not needed"
@@ -572,9 +572,9 @@ def test_check_warns_if_the_server_does_not_persist_parked_messages(rig: Rig) ->
     """The servers of the tests persist nothing, which is fine for locks alone."""
     sentence = "It does not persist: a restart loses the messages. Set appendonly yes."
     assert sentence not in locks(rig, "check").out
-    said = locks(rig, "check", locks_on_conflict="park")
-    assert said.code == 1
-    assert sentence in said.out
+    answer = locks(rig, "check", locks_on_conflict="park")
+    assert answer.code == 1
+    assert sentence in answer.out
     client = rig.server.client()
     client.config_set("save", "3600 1")
     assert sentence not in locks(rig, "check", locks_on_conflict="park").out
@@ -590,23 +590,23 @@ def test_check_warns_if_the_server_does_not_persist_parked_messages(rig: Rig) ->
 
 def test_rate_is_paused_set_and_shown(rig: Rig, key: str) -> None:
     """From the command to the list, to `why` and to the history."""
-    said = locks(rig, "rate", key)
-    assert (said.code, said.out) == (1, "")
-    assert f"Nothing has started at rate '{key}'" in said.err
-    said = locks(rig, "rate", key, "--pause")
-    assert said.code == 2
-    assert "Nothing was changed. Say why" in said.err
-    said = locks(rig, "rate", key, "--pause", "--for", "1h", "--reason", "429", "--by", "ann")
-    assert (said.code, said.out) == (0, f"Paused the rate '{key}': 0 delayed.\n")
+    answer = locks(rig, "rate", key)
+    assert (answer.code, answer.out) == (1, "")
+    assert f"Nothing has started at rate '{key}'" in answer.err
+    answer = locks(rig, "rate", key, "--pause")
+    assert answer.code == 2
+    assert "Nothing was changed. Say why" in answer.err
+    answer = locks(rig, "rate", key, "--pause", "--for", "1h", "--reason", "429", "--by", "ann")
+    assert (answer.code, answer.out) == (0, f"Paused the rate '{key}': 0 delayed.\n")
     with pytest.raises(RateLimited, match="paused by ann"):
         rig.locks.throttle(key, "30/m")
     assert f"Rate '{key}' (no limit seen): paused by ann, until " in locks(rig, "list").out
     assert f"`locks rate {key} --resume` ends the pause" in locks(rig, "why", key).out
     assert locks(rig, "rate", key, "--resume").out == f"Resumed the rate '{key}': 0 delayed.\n"
-    said = locks(rig, "rate", key, "--resume")
-    assert (said.code, said.err) == (1, f"The rate '{key}' was not paused.\n")
-    said = locks(rig, "rate", key, "2/m", "10/h", "--reason", "slower", "--json")
-    assert said.json["rate"]["rate_override"]["rate"] == "2/m 10/h"
+    answer = locks(rig, "rate", key, "--resume")
+    assert (answer.code, answer.err) == (1, f"The rate '{key}' was not paused.\n")
+    answer = locks(rig, "rate", key, "2/m", "10/h", "--reason", "slower", "--json")
+    assert answer.json["rate"]["rate_override"]["rate"] == "2/m 10/h"
     shown = locks(rig, "rate", key).out
     assert shown.startswith(f"Rate '{key}' (no limit seen): limited to 2/m and 10/h by ")
     assert [each["name"] for each in locks(rig, "rate", "--json").json if each["name"] == key]
@@ -628,7 +628,7 @@ def test_rate_is_paused_set_and_shown(rig: Rig, key: str) -> None:
     ],
 )
 def test_wrong_rate_is_refused(rig: Rig, arguments: tuple[str, ...], words: str) -> None:
-    said = alone(rig.server.url, "rate", *arguments)
-    assert said.code == 2
-    assert words in said.err
+    answer = alone(rig.server.url, "rate", *arguments)
+    assert answer.code == 2
+    assert words in answer.err
     assert admin.rate_info(rig.locks, "a") is None

@@ -40,13 +40,13 @@ def test_demo_shows_what_it_says(home: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    said = done.stdout
-    assert "\x1b" not in said
-    assert "1 run billed it. 4 were skipped" in said
-    assert all(f"\n{step}. " in said for step in (1, 2, 3, 4))
-    assert re.search(r"account:ann +book \w+ +\d+ +\d+ +[\d.]+ s +2\n", said), said
-    back = re.search(r"The lock was free after (\d+) ms", said)
-    assert back, said
+    output = done.stdout
+    assert "\x1b" not in output
+    assert "1 run billed it. 4 were skipped" in output
+    assert all(f"\n{step}. " in output for step in (1, 2, 3, 4))
+    assert re.search(r"account:ann +book \w+ +\d+ +\d+ +[\d.]+ s +2\n", output), output
+    back = re.search(r"The lock was free after (\d+) ms", output)
+    assert back, output
     assert int(back[1]) < 1000
     expect_nothing_left(home)
 
@@ -59,20 +59,20 @@ def test_demo_draws_its_table_in_a_terminal(home: Path) -> None:
         COMMAND, cwd=ROOT, env=environment(home), stdout=inner, stderr=inner, stdin=inner
     )
     os.close(inner)
-    said = b""
+    output = b""
     try:
         while chunk := _read(outer):
-            said += chunk
-        assert demo.wait(30) == 0, said.decode()
+            output += chunk
+        assert demo.wait(30) == 0, output.decode()
     finally:
         os.close(outer)
         demo.kill()
         demo.wait()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     assert "who holds which lock" in text
     assert "invoice:42" in text
     assert "The lock was free after" in text
-    assert said.count(b"\x1b[") > 50
+    assert output.count(b"\x1b[") > 50
     expect_nothing_left(home)
 
 

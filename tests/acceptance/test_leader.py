@@ -81,16 +81,16 @@ def test_pool_knows_whether_its_worker_leads(server: EmbeddedServer, locks: Lock
         with make_worker(server) as second:
             client = server.client()
             pids = {first.pid, second.pid}
-            said: dict[int, Any] = {}
+            reports: dict[int, Any] = {}
 
             def ask() -> bool:
                 with app.connection_for_write(server.url) as connection:
                     app.send_task("term", connection=connection, ignore_result=True)
                 for line in client.lrange(TERMS, 0, -1):
                     pid, is_leader, fence = json.loads(line)
-                    said[pid] = (is_leader, fence)
-                return set(said) == pids
+                    reports[pid] = (is_leader, fence)
+                return set(reports) == pids
 
             wait_until(ask, PATIENCE, every=0.2, what="an answer of both pools")
-            assert said == {first.pid: (True, holder.fence), second.pid: (False, 0)}
+            assert reports == {first.pid: (True, holder.fence), second.pid: (False, 0)}
             client.close()

@@ -129,8 +129,8 @@ def test_a_call_by_name_has_the_tasks_own_lock(rig: Rig) -> None:
 
 def test_settings_are_the_tasks_defaults(rig: Rig, key: str) -> None:
     """``locks_ttl`` of the app, unless the task or the call says otherwise."""
-    for said, ttl in (({}, 4), ({"ttl": 6}, 6)):
-        result = rig.task("work").apply_async([key, f"{key}-{ttl}"], lock=said)
+    for options, ttl in (({}, 4), ({"ttl": 6}, 6)):
+        result = rig.task("work").apply_async([key, f"{key}-{ttl}"], lock=options)
         rig.wait_started(result)
         assert [holder.ttl for holder in rig.locks.holders(key)] == [ttl]
         rig.open(f"{key}-{ttl}")

@@ -85,12 +85,12 @@ def missing(rig: Rig, *places: Holder, **conf: Any) -> tuple[set[str], str]:
 def wait_doubt(rig: Rig, sentence: str, *places: Holder) -> None:
     """Nothing is absent, for this reason; a slow worker may give another one first."""
 
-    def said() -> bool:
+    def is_reported() -> bool:
         found, trouble = missing(rig, *places)
         assert found == set()
         return sentence in trouble
 
-    wait_until(said, PATIENCE, what=f"the doubt that {sentence}")
+    wait_until(is_reported, PATIENCE, what=f"the doubt that {sentence}")
 
 
 # Redis.

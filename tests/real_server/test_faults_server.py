@@ -239,7 +239,7 @@ def test_old_server_is_named_as_such(face: Open, version: str) -> None:
     with FakeServer(version) as old:
         with at_most(0.5), pytest.raises(ServerTooOld, match=r"6\.2"):
             face(old.url).acquire("mine", ttl=30)
-        assert not any(b"EVAL" in said for said in old.heard), "scripts were sent to it"
+        assert not any(b"EVAL" in data for data in old.heard), "scripts were sent to it"
 
 
 def test_server_that_speaks_something_else_is_unavailable(face: Open) -> None:

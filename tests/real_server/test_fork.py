@@ -304,7 +304,7 @@ for pid in pids:
 
 
 def test_pending_releases_of_the_parent_are_not_the_childs(clean: EmbeddedServer) -> None:
-    said: Any = run(
+    output: Any = run(
         """
 from celery_locks.clock import now
 from celery_locks.core.pending_releases import PendingRelease
@@ -320,4 +320,4 @@ join(fork(child))
 """,
         clean,
     )
-    assert said == "0"
+    assert output == "0"

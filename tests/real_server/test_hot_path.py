@@ -30,7 +30,7 @@ def cost(server: EmbeddedServer, locks: Locks, call: Call) -> dict[str, int]:
         client.config_resetstat()
         locks.perform(call)
         stats: Any = client.info("commandstats")
-    ours = {word.removeprefix("cmdstat_"): said["calls"] for word, said in stats.items()}
+    ours = {word.removeprefix("cmdstat_"): fields["calls"] for word, fields in stats.items()}
     return {word: n for word, n in sorted(ours.items()) if word not in _NOT_OURS}
 
 

@@ -101,14 +101,14 @@ def test_keeper_is_one_native_thread(valkey: EmbeddedServer) -> None:
 
 def test_process_ends_though_it_holds(valkey: EmbeddedServer) -> None:
     """The keeper must not keep a process alive, nor disturb its end."""
-    said = run_python(
+    output = run_python(
         f"""
         from celery_locks import Locks
         Locks.from_url("{valkey.url}").acquire("unreleased", ttl=1)
         print("done")
         """
     )
-    assert said == "done"
+    assert output == "done"
 
 
 def test_busy_interpreter_does_not_lose_its_locks(locks: Open, valkey: EmbeddedServer) -> None:

@@ -158,11 +158,11 @@ def _add_tasks(app: Celery) -> None:
 
     @app.task(name="shows", lock_key=key_alone, **locked)
     def shows(self: Any, key: str) -> Any:
-        said = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
+        names = ("expires", "timelimit", "retries", "shadow", "ignore_result", "reply_to", "origin")
         return {
             "headers": self.request.headers,
             "priority": self.request.delivery_info["priority"],
-            **{word: getattr(self.request, word) for word in said},
+            **{word: getattr(self.request, word) for word in names},
         }
 
     @app.task(name="late", lock_key=key_alone, acks_late=True, **locked)

@@ -103,8 +103,8 @@ def test_deadlock_with_oneself_says_what_to_do() -> None:
 
 
 def test_conflict_says_who_and_where() -> None:
-    said = str(LockConflict(CONFLICT))
-    assert said == (
+    text = str(LockConflict(CONFLICT))
+    assert text == (
         "lock 'invoice:42' is held by task shop.bill[id] on w1@host, pid 12 and 1 more; "
         "it lapses in 4.2 s if not renewed"
     )

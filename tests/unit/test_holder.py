@@ -11,9 +11,9 @@ from celery_locks.types import Holder, this_process
 
 def test_holder_as_dict_is_json_safe() -> None:
     holder = Holder(token="t", fence=3, task_id="id", pid=9, extra={"queue": "q"})
-    said = json.loads(json.dumps(holder.as_dict()))
-    assert said["task_id"] == "id"
-    assert said["extra"] == {"queue": "q"}
+    values = json.loads(json.dumps(holder.as_dict()))
+    assert values["task_id"] == "id"
+    assert values["extra"] == {"queue": "q"}
     assert "extra" not in Holder().as_dict()
 
 
@@ -35,13 +35,18 @@ def test_this_process_is_this_one() -> None:
 
 
 def test_attempt_grows_with_retries_and_replacements() -> None:
-    said = [Holder(retries=0), Holder(retries=9), Holder(replaced=1), Holder(replaced=1, retries=1)]
-    attempts = [holder.attempt for holder in said]
+    ordered = [
+        Holder(retries=0),
+        Holder(retries=9),
+        Holder(replaced=1),
+        Holder(replaced=1, retries=1),
+    ]
+    attempts = [holder.attempt for holder in ordered]
     assert attempts == sorted(set(attempts))
 
 
 @pytest.mark.parametrize(
-    ("said", "renewals"),
+    ("values", "renewals"),
     [
         ({"expires_at": 1030.0}, 0),
         ({"expires_at": 1040.02}, 1),
@@ -53,15 +58,15 @@ def test_attempt_grows_with_retries_and_replacements() -> None:
         ({"expires_at": 1130.0, "ttl": 0.0}, 0),
     ],
 )
-def test_renewals_are_reckoned(said: dict[str, Any], renewals: int) -> None:
+def test_renewals_are_estimated(values: dict[str, Any], renewals: int) -> None:
     """Who waits, a message in the queue and the rest of at_least renew nothing."""
     usual = {"fence": 7, "ttl": 30.0, "acquired_at": 1000.0}
-    holder = Holder(**{**usual, **said})
+    holder = Holder(**{**usual, **values})
     assert holder.renewals == holder.as_dict()["renewals"] == renewals
 
 
 def test_holder_of_another_version_is_read() -> None:
     """Results of old and new workers meet in one backend."""
-    said = {**Holder(token="t", pid=4).as_dict(), "a word of tomorrow": 1}
-    assert Holder.from_dict(said) == Holder(token="t", pid=4)
+    values = {**Holder(token="t", pid=4).as_dict(), "a word of tomorrow": 1}
+    assert Holder.from_dict(values) == Holder(token="t", pid=4)
     assert Holder.from_dict({"token": "t"}) == Holder(token="t")

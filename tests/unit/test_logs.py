@@ -116,12 +116,12 @@ def test_release_that_came_too_late_says_so(log: pytest.LogCaptureFixture) -> No
 def test_record_has_the_fields(log: pytest.LogCaptureFixture) -> None:
     """What a JSON formatter writes, so that nobody has to parse sentences."""
     emit("skipped", "a", "token", 7, **DETAIL)
-    said = vars(log.records[0])
+    fields = vars(log.records[0])
     about = {"event": "skipped", "lock": "a", "token": "token", "fence": 7, "task": "bill"}
-    assert said.items() >= about.items()
-    assert said["task_id"] == "42"
-    assert said["holder"]["pid"] == 5
-    assert "conflict" not in said
+    assert fields.items() >= about.items()
+    assert fields["task_id"] == "42"
+    assert fields["holder"]["pid"] == 5
+    assert "conflict" not in fields
 
 
 def test_name_with_a_percent_sign_is_only_a_name(log: pytest.LogCaptureFixture) -> None:

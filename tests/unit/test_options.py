@@ -11,7 +11,7 @@ from celery_locks.options import FOREVER, LockOptions
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("values", "sentence"),
     [
         ({"tll": 3}, "here: no lock option 'tll'; there are key, ttl, limit, shared, on_conflict"),
         (
@@ -54,18 +54,18 @@ from celery_locks.options import FOREVER, LockOptions
         ({"then": "requeue"}, "here: no lock option 'then'"),
     ],
 )
-def test_a_wrong_word_is_refused_with_its_sentence(said: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_word_is_refused_with_its_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(LockUsageError, match=sentence):
-        options.checked(said, "here")
+        options.checked(values, "here")
 
 
 def test_good_words_are_given_back_as_they_were_said() -> None:
-    said = {"key": "k", "ttl": 5, "limit": 2, "wait": "forever", "on_conflict": "wait"}
-    assert options.checked(said, "here") == said
+    values = {"key": "k", "ttl": 5, "limit": 2, "wait": "forever", "on_conflict": "wait"}
+    assert options.checked(values, "here") == values
 
 
 @pytest.mark.parametrize(
-    ("settings", "said", "on_conflict", "patience"),
+    ("settings", "values", "on_conflict", "patience"),
     [
         ({}, [{"wait": 5}], "wait", 5),
         ({}, [{}, {"wait": 5}], "wait", 5),
@@ -78,10 +78,10 @@ def test_good_words_are_given_back_as_they_were_said() -> None:
     ],
 )
 def test_a_task_that_says_how_long_to_wait_waits(
-    settings: Any, said: Any, on_conflict: str, patience: float
+    settings: Any, values: Any, on_conflict: str, patience: float
 ) -> None:
     """As ``hold(wait=5)`` does; a default patience for all tasks makes none of them wait."""
-    made = options.combined(settings, *said)
+    made = options.combined(settings, *values)
     assert (made.on_conflict, made.patience) == (on_conflict, patience)
 
 
@@ -92,7 +92,7 @@ def test_the_later_said_is_the_stronger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wait"),
+    ("values", "wait"),
     [
         ({"on_conflict": "wait"}, FOREVER),
         ({"on_conflict": "wait", "wait": 3}, 3),
@@ -101,21 +101,21 @@ def test_the_later_said_is_the_stronger() -> None:
         ({}, None),
     ],
 )
-def test_only_the_policy_wait_makes_the_lock_itself_wait(said: Any, wait: float | None) -> None:
+def test_only_the_policy_wait_makes_the_lock_itself_wait(values: Any, wait: float | None) -> None:
     """``wait`` with requeue is patience over many messages, not in the worker's slot."""
-    assert LockOptions(**said).spec.wait == wait
+    assert LockOptions(**values).spec.wait == wait
 
 
 @pytest.mark.parametrize(
-    ("said", "limit", "shared"),
+    ("values", "limit", "shared"),
     [
         ([{"limit": 3}, {"shared": True}], 1, True),
         ([{"shared": True}, {"limit": 3}], 3, False),
         ([{"limit": 3}, {"shared": False}], 3, False),
     ],
 )
-def test_the_later_of_limit_and_shared_counts(said: Any, limit: int, shared: bool) -> None:
-    made = options.combined({}, *said)
+def test_the_later_of_limit_and_shared_counts(values: Any, limit: int, shared: bool) -> None:
+    made = options.combined({}, *values)
     assert (made.limit, made.shared, made.spec.shared) == (limit, shared, shared)
 
 
@@ -152,7 +152,7 @@ def test_then_after_a_wait_without_an_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("values", "sentence"),
     [
         (
             {"once_failed": 5},
@@ -167,10 +167,10 @@ def test_then_after_a_wait_without_an_end_is_refused() -> None:
         ({"once_failed": 0}, ""),
     ],
 )
-def test_once_failed_needs_once_and_no_other_rule_for_failures(said: Any, sentence: str) -> None:
-    made = options.combined({}, said)
+def test_once_failed_needs_once_and_no_other_rule_for_failures(values: Any, sentence: str) -> None:
+    made = options.combined({}, values)
     if not sentence:
-        options.refuse_idle(said, made, "here")
+        options.refuse_idle(values, made, "here")
         return
     with pytest.raises(LockUsageError, match=sentence):
-        options.refuse_idle(said, made, "here")
+        options.refuse_idle(values, made, "here")

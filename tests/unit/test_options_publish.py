@@ -18,7 +18,7 @@ def sides(on_conflict: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "run", "publish"),
+    ("values", "run", "publish"),
     [
         ("skip", "skip", "return_existing"),
         ("requeue", "requeue", "return_existing"),
@@ -34,18 +34,18 @@ def sides(on_conflict: Any) -> tuple[str, str]:
         ({"publish": "wait"}, "skip", "wait"),
     ],
 )
-def test_one_word_or_a_pair(said: Any, run: str, publish: str) -> None:
+def test_one_word_or_a_pair(values: Any, run: str, publish: str) -> None:
     """A word means the side that knows it; "raise" means both."""
-    assert sides(said) == (run, publish)
+    assert sides(values) == (run, publish)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "values",
     ["never", None, 3, {}, {"publish": "requeue"}, {"run": "replace"}, {"start": "skip"}, ["skip"]],
 )
-def test_other_words_are_refused_with_those_there_are(said: Any) -> None:
+def test_other_words_are_refused_with_those_there_are(values: Any) -> None:
     with pytest.raises(LockUsageError, match=r"return_existing.*replace") as raised:
-        checked({"on_conflict": said}, "task shop.bill")
+        checked({"on_conflict": values}, "task shop.bill")
     assert "task shop.bill" in str(raised.value)
 
 
@@ -67,8 +67,8 @@ def test_debounce_means_queued_and_loses_nothing() -> None:
     """A skip would lose the last arguments where they come due during a run."""
     options = combined({"debounce": 2.0})
     assert (options.scope, options.on_conflict) == ("queued", "requeue")
-    said = combined({"debounce": 2.0}, {"scope": "queued+running", "on_conflict": "skip"})
-    assert (said.scope, said.on_conflict) == ("queued+running", "skip")
+    values = combined({"debounce": 2.0}, {"scope": "queued+running", "on_conflict": "skip"})
+    assert (values.scope, values.on_conflict) == ("queued+running", "skip")
 
 
 def test_what_debounce_means_is_as_strong_as_who_says_it() -> None:
@@ -83,7 +83,7 @@ def test_what_debounce_means_is_as_strong_as_who_says_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "values",
     [
         {"scope": "always"},
         {"pending_ttl": 0.5},
@@ -95,9 +95,9 @@ def test_what_debounce_means_is_as_strong_as_who_says_it() -> None:
         {"on_publish": "raise"},
     ],
 )
-def test_wrong_values_are_refused_where_they_are_written(said: dict[str, Any]) -> None:
+def test_wrong_values_are_refused_where_they_are_written(values: dict[str, Any]) -> None:
     with pytest.raises(LockUsageError, match="here"):
-        checked(said, "here")
+        checked(values, "here")
 
 
 def test_defaults() -> None:
@@ -194,7 +194,7 @@ def test_settle_means_queued_as_debounce_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("values", "sentence"),
     [
         ({"settle": -1}, "settle must be a number of seconds from 0"),
         ({"max_wait": "1"}, "max_wait must be a number of seconds from 0"),
@@ -217,10 +217,10 @@ def test_settle_means_queued_as_debounce_does() -> None:
         ({"debounce": 1, "arguments": "last", "scope": "queued+running"}, ""),
     ],
 )
-def test_windows_that_make_no_sense_are_refused(said: dict[str, Any], sentence: str) -> None:
+def test_windows_that_make_no_sense_are_refused(values: dict[str, Any], sentence: str) -> None:
     def write() -> None:
-        values = checked({"key": "k", **said}, "here")
-        refuse_idle(values, combined({}, values), "here")
+        options = checked({"key": "k", **values}, "here")
+        refuse_idle(options, combined({}, options), "here")
 
     if not sentence:
         write()

@@ -61,10 +61,10 @@ def test_lock_of_a_task_is_in_its_span(traced: Traced, locks: Locks) -> None:
         assert span.parent
         assert task.context
         assert span.parent.span_id == task.context.span_id
-    said: Any = acquired.attributes
-    assert said["celery_locks.outcome"] == "acquired"
-    assert said["celery_locks.name"] == "invoice:42"
-    assert said["celery_locks.fence"] == lease.fence
+    attributes: Any = acquired.attributes
+    assert attributes["celery_locks.outcome"] == "acquired"
+    assert attributes["celery_locks.name"] == "invoice:42"
+    assert attributes["celery_locks.fence"] == lease.fence
     assert conflict.attributes["celery_locks.outcome"] == "conflict"  # type: ignore[index]
     assert conflict.attributes["celery_locks.policy"] == "direct"  # type: ignore[index]
     assert names(task) == ["lock.released"]
@@ -86,10 +86,10 @@ def test_task_that_is_skipped_says_so_in_its_span(traced: Traced) -> None:
     [task] = traced.spans("run/bill")
     assert names(task) == ["lock.skipped"]
     assert task.events[0].attributes["celery_locks.task_id"] == run.id  # type: ignore[index]
-    said: Any = traced.spans("lock.acquire")[-1].attributes
-    assert said["celery_locks.policy"] == "skip"
-    assert said["celery_locks.outcome"] == "conflict"
-    assert said["celery_locks.task"] == "bill"
+    attributes: Any = traced.spans("lock.acquire")[-1].attributes
+    assert attributes["celery_locks.policy"] == "skip"
+    assert attributes["celery_locks.outcome"] == "conflict"
+    assert attributes["celery_locks.task"] == "bill"
 
 
 def test_span_is_as_long_as_the_wait(traced: Traced) -> None:

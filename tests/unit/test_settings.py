@@ -19,19 +19,19 @@ def of(**conf: Any) -> Settings:
 
 
 def test_settings_have_defaults() -> None:
-    said = of()
-    assert said == Settings("redis://here/1")
-    assert said.keep_invisible is True
-    assert said.task == {}
+    values = of()
+    assert values == Settings("redis://here/1")
+    assert values.keep_invisible is True
+    assert values.task == {}
 
 
 def test_settings_of_tasks_are_their_options() -> None:
-    said = of(locks_ttl=5, locks_on_conflict="wait", locks_wait=3)
-    assert said.task == {"ttl": 5, "on_conflict": "wait", "wait": 3}
+    values = of(locks_ttl=5, locks_on_conflict="wait", locks_wait=3)
+    assert values.task == {"ttl": 5, "on_conflict": "wait", "wait": 3}
 
 
 def test_settings_take_what_is_said() -> None:
-    said = of(
+    values = of(
         locks_url="redis://there/2",
         locks_prefix="shop",
         locks_shards=4,
@@ -39,7 +39,7 @@ def test_settings_take_what_is_said() -> None:
         locks_done_ttl=60,
         locks_guard_after_loss=False,
     )
-    assert said == Settings("redis://there/2", {}, "shop", 4, False, 60, guard_after_loss=False)
+    assert values == Settings("redis://there/2", {}, "shop", 4, False, 60, guard_after_loss=False)
 
 
 def test_settings_come_from_django_by_namespace() -> None:
@@ -52,8 +52,8 @@ def test_settings_come_from_django_by_namespace() -> None:
         CELERY_LOCKS_ON_CONFLICT="requeue",
     )
     app.config_from_object(django, namespace="CELERY")
-    said = settings.of(app)
-    assert (said.url, said.task) == ("redis://there/2", {"ttl": 7, "on_conflict": "requeue"})
+    values = settings.of(app)
+    assert (values.url, values.task) == ("redis://there/2", {"ttl": 7, "on_conflict": "requeue"})
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def test_conflict_survives_json() -> None:
 def test_conflict_in_a_result_has_no_token(token: str) -> None:
     """Many may read results, and a token is for operators; what kind of holder it is remains."""
     holder = Holder(token=token, task_id="id")
-    said = Conflict("a", (holder,), 1.5, 2).as_dict()
-    assert token not in json.dumps(said)
-    again = Conflict.from_dict(said).holders[0]
+    fields = Conflict("a", (holder,), 1.5, 2).as_dict()
+    assert token not in json.dumps(fields)
+    again = Conflict.from_dict(fields).holders[0]
     assert (again.is_queued, again.is_kept) == (holder.is_queued, holder.is_kept)
 
 

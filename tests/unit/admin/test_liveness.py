@@ -15,9 +15,9 @@ from tests.support.held_locks import take
 AT = 1000.0
 
 
-def holder(acquired_at: float = AT - 50, **said: Any) -> Holder:
+def holder(acquired_at: float = AT - 50, **fields: Any) -> Holder:
     usual = {"ttl": 30.0, "expires_at": AT + 30, "task_id": "t", "worker": "w"}
-    return Holder(token="x", acquired_at=acquired_at, **{**usual, **said})
+    return Holder(token="x", acquired_at=acquired_at, **{**usual, **fields})
 
 
 RUNS, IDLE, SILENT = {"w": {"t": 7}}, {"w": {}}, {}

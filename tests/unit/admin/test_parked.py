@@ -55,7 +55,7 @@ def test_why_does_not_guess(locks: Locks, clock: Any, paused: bool) -> None:
     assert "about" not in sentence
     expected = "while the lock is paused." if paused else "is not known yet."
     assert sentence.endswith(expected)
-    assert not any("starts in" in said for said in admin.why(locks, "a").sentences)
+    assert not any("starts in" in sentence for sentence in admin.why(locks, "a").sentences)
 
 
 @pytest.mark.parametrize("reason", ["", "  "])

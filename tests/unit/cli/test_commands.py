@@ -36,8 +36,8 @@ def test_each_summary_is_whole(group: click.Group) -> None:
 
 def test_the_summary_of_locks_is_whole_among_celerys_own() -> None:
     """Celery shows its commands with a help of its own."""
-    said = CliRunner().invoke(celery, ["--help"], terminal_width=80).output
-    [line] = [line for line in said.splitlines() if line.strip().startswith("locks ")]
+    output = CliRunner().invoke(celery, ["--help"], terminal_width=80).output
+    [line] = [line for line in output.splitlines() if line.strip().startswith("locks ")]
     assert not line.rstrip().endswith("..."), line
 
 

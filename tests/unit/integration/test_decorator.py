@@ -27,7 +27,7 @@ def held() -> str | None:
 
 
 def test_wrong_words_are_refused_at_decoration() -> None:
-    for said, sentence in (
+    for options, sentence in (
         ({"on_conflict": "ignore"}, "@single_instance: on_conflict is 'ignore'; write 'skip' or"),
         ({"ttl": 0.2}, "@single_instance: ttl is 0.2 s"),
         ({"limit": 0}, "@single_instance: limit"),
@@ -35,7 +35,7 @@ def test_wrong_words_are_refused_at_decoration() -> None:
         ({"key": 3}, "@single_instance: key is 3"),
     ):
         with pytest.raises(LockUsageError, match=sentence):
-            single_instance(**said)  # type: ignore[call-overload]
+            single_instance(**options)  # type: ignore[call-overload]
 
 
 def test_a_template_is_checked_below_app_task() -> None:

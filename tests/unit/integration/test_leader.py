@@ -239,11 +239,11 @@ def ask_in_child(candidate: Leader) -> Callable[[], str]:
 
     def answered() -> str:
         os.write(ask, b"?")
-        said = os.read(answers, 100).decode()
+        output = os.read(answers, 100).decode()
         os.waitpid(pid, 0)
         for end in (asked, ask, answers, answer):
             os.close(end)
-        return said
+        return output
 
     return answered
 

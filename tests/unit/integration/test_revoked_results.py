@@ -91,6 +91,6 @@ def test_backend_that_fails_is_asked_once(app: Celery, monkeypatch: pytest.Monke
     messages = [recorded(app, "bill", task_id) for task_id in ("one", "two")]
     for task in app.tasks.values():
         monkeypatch.setattr(type(task), "backend", SimpleNamespace(mark_as_revoked=fail))
-    said = mark_purged(app, messages, "why")
-    assert said == r"the results of 2 tasks could not be marked as revoked: no\nbackend"
+    sentence = mark_purged(app, messages, "why")
+    assert sentence == r"the results of 2 tasks could not be marked as revoked: no\nbackend"
     assert calls == ["one"]

@@ -18,7 +18,7 @@ def event(kind: Any, token: str = "abc", **detail: Any) -> LockEvent:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("values", "expected"),
     [
         (event("acquired", task="t", waited=0.03), MetricField("acquired", "t")),
         (event("acquired", task="t", waited=0.03), MetricField("wait", "t", "0.05")),
@@ -39,8 +39,8 @@ def event(kind: Any, token: str = "abc", **detail: Any) -> LockEvent:
         (event("woken", "kjob", task="t", is_repeat=True), MetricField("wake_repeats", "t")),
     ],
 )
-def test_event_is_counted(said: LockEvent, expected: MetricField) -> None:
-    assert dict(counted(said))[expected] == 1
+def test_event_is_counted(values: LockEvent, expected: MetricField) -> None:
+    assert dict(counted(values))[expected] == 1
 
 
 def test_renewals_and_messages_conflicts_are_not_counted() -> None:
@@ -63,5 +63,5 @@ def test_lock_names_are_no_labels(locks: Locks) -> None:
 
 
 def test_seconds_are_summed_up() -> None:
-    said = dict(counted(event("released", task="t", held_for=1.5)))
-    assert said[MetricField("hold_us", "t")] == 1_500_000
+    values = dict(counted(event("released", task="t", held_for=1.5)))
+    assert values[MetricField("hold_us", "t")] == 1_500_000

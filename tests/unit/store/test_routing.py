@@ -151,12 +151,12 @@ def test_passing_error_is_tried_again(clock: Clock, text: str) -> None:
 
 def test_a_password_error_is_the_same_sentence_each_time(clock: Clock) -> None:
     """A long command is refused in other words than a short one before the login."""
-    said = set()
+    texts = set()
     for text in ("NOAUTH Authentication required.", "ERR Protocol error: unauthenticated bulk"):
         with pytest.raises(errors.ServerRefused) as caught:
             Talk(SINGLE, clock).run(ErrorReply(text))
-        said.add(str(caught.value).removesuffix(text))
-    [sentence] = said
+        texts.add(str(caught.value).removesuffix(text))
+    [sentence] = texts
     assert "wants a password; write it into the URL" in sentence
 
 
