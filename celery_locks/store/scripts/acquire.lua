@@ -54,25 +54,45 @@
 local token, record_tail, known = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ttl = record_tail:match('^%d+')
 
--- A lock without holders has no live waiters: whoever removes the last holder hands the slot over.
--- The hot path, a free lock and no options, returns before the functions of the other paths are created.
+-- A lock without holders has no live waiters: whoever removes the last holder hands the slot over. It has a
+-- `number` for the grant here, unless a pattern or the guard may forbid that.
 local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-if not holders[1] and (not ARGV[4] or ARGV[4] == 'wait' and not ARGV[6]) then
-  local number = next_number()
-  if not has_patterns and not (known and guarded_until(known, ttl)) then
-    return grant(held, token, now() + ttl, record_tail, number)
-  end
+local number = not holders[1] and next_number()
+if has_patterns or number and known and guarded_until(known, ttl) then number = nil end
+-- The hot paths, a free lock and no options or rates only, return before the functions of the others are created.
+if number and (not ARGV[4] or ARGV[4] == 'wait' and not ARGV[6]) then
+  return grant(held, token, now() + ttl, record_tail, number)
 end
 
 --include options
+
+local limit, job, attempt = record_tail:match('^%d+ (%d+) (%S+) (%d+)')
+limit, attempt = tonumber(limit), tonumber(attempt)
+
+--include rates
+
+-- Who has a promise of a rate: the job, because each run of its message has another token.
+local rate_member = job ~= '-' and job or token
+
+-- The reply of a grant: the fence, and with rates the time until the start.
+local function granted(number)
+  if not start_at or start_at <= micros then return number end
+  return {'start_in', number, start_at - micros}
+end
+
+if number and has_rates_only then
+  local reply = rate_limit(options.rates, rate_member)
+  if reply then return reply end
+  grant(held, token, now() + ttl, record_tail, number)
+  count_start(options.rates, rate_member)
+  return granted(number)
+end
+
 --include saved_replies
 --include handover
 --include marks
 --include patterns
 --include change_patterns
-
-local limit, job, attempt = record_tail:match('^%d+ (%d+) (%S+) (%d+)')
-limit, attempt = tonumber(limit), tonumber(attempt)
 
 local function record_of(holder)
   return redis.call('HGET', records, holder) or ''
@@ -83,14 +103,7 @@ local function remove_holder(holder)
   redis.call('HDEL', records, holder)
 end
 
---include rates
 --include on_grant
-
--- The reply of a grant: the fence, and with rates the time until the start.
-local function granted(number)
-  if not start_at or start_at <= micros then return number end
-  return {'start_in', number, start_at - micros}
-end
 
 local function grant_slot(number, since)
   number = grant(held, token, now() + ttl, record_tail, number, since)
@@ -114,10 +127,7 @@ end
 -- A repeated call gets its earlier reply: the reservation that it replaced is gone.
 local reply = options.replace and saved_reply(options.replace[2]) or rejection()
 if reply then return reply end
-if not holders[1] and not has_patterns and not options.also then
-  local number = next_number()
-  if not has_patterns and not (known and guarded_until(known, ttl)) then return limited() or grant_slot(number) end
-end
+if number and not options.also then return limited() or grant_slot(number) end
 
 -- Returns the marker of the guard, or nil; `adds` it to the lock, so that nobody passes this caller.
 local function guard_marker(held, adds)

@@ -4,8 +4,6 @@
 -- SUPERSEDED in commands/replies.py is the same number.
 local SUPERSEDED = 1000000000000000
 
--- Who has a promise of a rate: the job, because each run of its message has another token.
-local rate_member = job ~= '-' and job or token
 local own_order -- of a message that has lost its reservation: the fence that this had (reject.lua)
 
 local function on_grant()

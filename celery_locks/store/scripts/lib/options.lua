@@ -9,6 +9,7 @@ local VALUE_COUNTS = {
   join = 1, published_by = 1, forget = 1,
 }
 local options, next_key, next_value = {}, 12, 4 -- after the keys and values that every call has
+local has_rates_only = true -- or `wait`, which a free lock does not need
 while ARGV[next_value] do
   local name = ARGV[next_value]
   local option = name == 'also' and options.also or {} -- it comes once for each further lock
@@ -17,6 +18,8 @@ while ARGV[next_value] do
   if name == 'rate' then
     options.rates = options.rates or {}
     table.insert(options.rates, option)
+  elseif name ~= 'wait' then
+    has_rates_only = false
   end
   options[name] = option
   next_key, next_value = next_key + KEY_COUNTS[name], next_value + 1 + VALUE_COUNTS[name]
