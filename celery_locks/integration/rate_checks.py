@@ -10,7 +10,7 @@ from celery_locks import name_from_arguments
 from celery_locks.errors import LockUsageError
 from celery_locks.integration.internals import dump_models
 from celery_locks.integration.lock_name import name_from_key
-from celery_locks.options import LockOptions
+from celery_locks.options import BY_ARGUMENTS, LockOptions
 from celery_locks.rates import Rate, RateRule, text_of
 from celery_locks.store.commands.locks import RateCheck
 from celery_locks.validation import MAX_SECONDS, check_name
@@ -26,9 +26,37 @@ def rate_checks(
     *,
     can_delay: bool,
 ) -> tuple[RateCheck, ...]:
-    """Return the rates that limit this call, each name once."""
+    """Return the rates that limit this call, each name once.
+
+    Those that do not depend on its arguments are made once, and kept with the rules.
+    """
+    known = vars(task).get("_lock_rate_checks")
+    if known is None or known[0] is not options.rates or known[1] != can_delay:
+        found = _find_checks(task, options.rates, args, kwargs, can_delay=can_delay)
+        if not all(map(_is_constant, options.rates)):
+            return found
+        known = task._lock_rate_checks = (options.rates, can_delay, found)
+    checks: tuple[RateCheck, ...] = known[2]
+    return checks
+
+
+def _is_constant(rule: RateRule) -> bool:
+    """Return True if the rule gives the same check for every call of the task."""
+    if callable(rule.rate) or callable(rule.cost) or callable(rule.key):
+        return False
+    return rule.key is None or ("{" not in rule.key and rule.key != BY_ARGUMENTS)
+
+
+def _find_checks(
+    task: Any,
+    rules: tuple[RateRule, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    can_delay: bool,
+) -> tuple[RateCheck, ...]:
     found: dict[str, RateCheck] = {}
-    for rule in options.rates:
+    for rule in rules:
         rate = _rate_of(task, rule, args, kwargs)
         if rate is None:
             continue

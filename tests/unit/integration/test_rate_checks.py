@@ -129,6 +129,32 @@ def test_default_key_is_the_task_and_others_are_shared(app: Celery, locks: Locks
         locks.throttle("a", "1/h")
 
 
+@pytest.mark.parametrize("key", ["tenant:{tenant}", "*", lambda tenant: f"tenant:{tenant}"])
+def test_key_with_arguments_is_made_for_each_call(app: Celery, locks: Locks, key: Any) -> None:
+    """Only checks that are the same for all calls may be kept."""
+
+    @app.task(base=LockedTask, shared=False, lock_rates=[{"rate": "1/h", "key": key}])
+    def call(tenant: str) -> str:
+        return "ran"
+
+    assert [call.apply((it,)).result for it in ("a", "b")] == ["ran", "ran"]
+    assert isinstance(call.apply(("a",)).result, RateLimited)
+
+
+def test_rates_of_one_call_do_not_stay_with_the_task(app: Celery, locks: Locks) -> None:
+    """The checks that are kept belong to rules, not to the task."""
+
+    @app.task(base=LockedTask, shared=False, lock_rates=[{"rate": "1/h", "key": "own"}])
+    def call() -> str:
+        return "ran"
+
+    other = {"rates": [{"rate": "1/h", "key": "other"}]}
+    assert [call.apply().result, call.apply(lock=other).result] == ["ran", "ran"]
+    for lock, name in ((None, "'own'"), (other, "'other'")):
+        with pytest.raises(RateLimited, match=name):
+            call.apply(lock=lock).get()
+
+
 def test_skip_says_so(app: Celery, locks: Locks) -> None:
     @app.task(shared=False)
     @rate_limited("1/h", key="k", on_limit="skip")
