@@ -28,6 +28,9 @@ INSTALL = pip() { if $(BIN)/python -m pip --version >/dev/null 2>&1; \
 	pip install --quiet --disable-pip-version-check
 endif
 
+# Thousands of processes of the tests would compile the package again and again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-repeat test-strikes test-oldest on-oldest test-docker soak jepsen nemesis \
 	simulate mutants check model docs docs-serve bench bench-quick charts release format clean

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.servers.embedded import EmbeddedServer
+from tests.servers.fork_server import fork_server
 from tests.servers.subprocesses import DIRECTORY_VARIABLE
 from tests.servers.topologies import EmbeddedCluster, EmbeddedSentinel
 from tests.support.processes import processes_in
@@ -79,7 +80,8 @@ def no_server_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     directory = tmp_path_factory.mktemp("servers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DIRECTORY_VARIABLE, str(directory))
-        yield
+        with fork_server():
+            yield
     _expect_none_in(directory)
 
 

@@ -107,20 +107,17 @@ def stop_displaced(app: Any, locks: Locks, names: Sequence[str]) -> None:
 
 
 def _terminate(app: Any, runs: Sequence[Holder], signal: str, superseded_by: str) -> None:
-    """Let the workers of these runs terminate them; the results say which task supersedes them.
+    """Let their workers terminate these runs; the results say which task supersedes them.
 
-    A worker that does not have a task would mark its result as "revoked", so only theirs are asked.
+    All workers are told (``revoked.py``), so that none runs a redelivered copy.
     """
-    for run in runs:
-        arguments = {
-            "task_id": run.task_id,
-            "terminate": True,
-            "signal": signal,
-            SUPERSEDED_BY: superseded_by,
-        }
-        app.control.broadcast(
-            "revoke", destination=[run.worker] if run.worker else None, arguments=arguments
-        )
+    arguments = {
+        "task_id": [run.task_id for run in runs],
+        "terminate": True,
+        "signal": signal,
+        SUPERSEDED_BY: superseded_by,
+    }
+    app.control.broadcast("revoke", arguments=arguments)
 
 
 class _Written(NamedTuple):

@@ -123,7 +123,9 @@ def release_on_revoke(**_: Any) -> None:
 def _wrap_revoke(original: Any) -> Any:
     def command(state: Any, *args: Any, task_id: Any = (), **kwargs: Any) -> Any:
         ids = task_id if isinstance(task_id, list | tuple | set) else [task_id]
-        _note_superseding(ids, kwargs.get(SUPERSEDED_BY))
+        superseded_by = kwargs.pop(SUPERSEDED_BY, None)
+        if superseded_by:
+            task_id = _note_superseding(ids, superseded_by)
         answer = original(state, *args, task_id=task_id, **kwargs)
         revoked.add(ids, state.app)
         return answer
@@ -131,10 +133,16 @@ def _wrap_revoke(original: Any) -> Any:
     return command
 
 
-def _note_superseding(ids: Iterable[Any], superseded_by: str | None) -> None:
-    """Tell the requests of this worker which task takes their place; their results say so."""
-    if superseded_by:
-        from celery.worker.state import requests  # a publisher does not need it
+def _note_superseding(ids: Iterable[Any], superseded_by: str) -> list[Any]:
+    """Note in the requests of this worker which task takes their place; return their ids.
 
-        for request in filter(None, map(requests.get, ids)):
-            request.superseded_by = superseded_by
+    Redelivered copies of the others are discarded here. Celery's command would also mark their
+    results as revoked, before the workers that run them say by which task they are superseded.
+    """
+    from celery.worker import state  # a publisher does not need it
+
+    state.revoked.update(ids)
+    found = [task_id for task_id in ids if task_id in state.requests]
+    for task_id in found:
+        state.requests[task_id].superseded_by = superseded_by
+    return found

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.servers.fork_server import run_program
 from tests.support.beats import PATIENCE, ROOT, Fleet, server_with_worker
 from tests.support.waiting import wait_until
 
@@ -33,8 +32,8 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
 
 
 def in_project(*arguments: str) -> Any:
-    command = [sys.executable, "-m", "tests.support.beat_django", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = run_program(["-m", "tests.support.beat_django", *arguments], cwd=ROOT)
+    done.check_returncode()
     return json.loads(done.stdout or "null")
 
 

@@ -19,6 +19,7 @@ from celery_locks import RateLimited, admin
 from celery_locks.recipes import idempotent
 from celery_locks.types import Holder, LockSpec
 from tests.servers.embedded import EmbeddedServer
+from tests.servers.fork_server import run_program
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.parked import park
@@ -59,9 +60,7 @@ def ran(command: list[str], conf: dict[str, Any] | None, typed: str = "") -> Ans
     env = {**os.environ, "PYTHONPATH": PATH, "COLUMNS": "200"}
     if conf:
         env[CONF_VARIABLE] = json.dumps(conf)
-    done = subprocess.run(
-        [sys.executable, *command], input=typed, env=env, capture_output=True, text=True, timeout=60
-    )
+    done = run_program(command, env, input=typed)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     return Answer(done.returncode, done.stdout, done.stderr)

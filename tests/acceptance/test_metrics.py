@@ -19,6 +19,7 @@ from celery_locks import LeaseLost, Locks, admin, metrics
 from celery_locks.admin.metric_sums import MetricField, read_counts
 from celery_locks.events import emit
 from tests.servers.embedded import EmbeddedServer
+from tests.servers.fork_server import run_program
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig
 from tests.support.monitor import captured
 from tests.support.waiting import wait_until
@@ -187,11 +188,10 @@ def end(worker: Worker) -> None:
 
 
 def on_terminal(rig: Rig, prefix: str) -> str:
-    command = [sys.executable, "-c", "from celery_locks.cli import main; main()"]
+    command = ["-c", "from celery_locks.cli import main; main()"]
     command += ["--url", rig.server.url, "--prefix", prefix, "metrics", "--once"]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": PATH}, capture_output=True, text=True, check=True
-    )
+    done = run_program(command, {**os.environ, "PYTHONPATH": PATH})
+    done.check_returncode()
     return done.stdout
 
 

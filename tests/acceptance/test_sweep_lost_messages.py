@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +18,7 @@ from celery_locks import Holder, admin
 from celery_locks.integration.broker_search import find_lost_messages
 from celery_locks.validation import QUEUED
 from tests.servers.embedded import EmbeddedServer
+from tests.servers.fork_server import run_program
 from tests.support.celery_app import CONF_VARIABLE, make_app
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, Worker, fresh_rig, rig_on
 from tests.support.rabbitmq import RabbitMQ, is_installed
@@ -36,16 +35,10 @@ MINUTES = 600.0
 
 def swept_by_command(rig: Rig, *arguments: str) -> Any:
     """``celery -A proj locks sweep``, in a process that knows nothing of the queues in use."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.support.celery_app", "locks", "sweep"]
+    command = ["-m", "celery", "-A", "tests.support.celery_app", "locks", "sweep"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), CONF_VARIABLE: json.dumps(rig.conf)}
-
-    done = subprocess.run(
-        [*command, "--json", "--timeout", "1", *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command += ["--json", "--timeout", "1", *arguments]
+    done = run_program(command, env, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 from celery_locks import admin
 from celery_locks.admin.redelivery import JobSearch
 from celery_locks.integration.broker_messages import RedisBroker, Unacked, open_broker
+from tests.servers.fork_server import run_program
 from tests.support.celery_app import CONF_VARIABLE
 from tests.support.celery_worker import PATIENCE, ROOT, Rig, fresh_rig
 from tests.support.waiting import wait_until
@@ -28,15 +27,10 @@ CONF = {"broker_transport_options": {"global_keyprefix": PREFIX}}
 
 def sweep(rig: Rig, *arguments: str) -> Any:
     """``celery -A proj locks sweep --json``."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.support.celery_app", "locks", "sweep"]
+    command = ["-m", "celery", "-A", "tests.support.celery_app", "locks", "sweep"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), CONF_VARIABLE: json.dumps(rig.conf)}
-    done = subprocess.run(
-        [*command, "--json", "--timeout", "1", *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+    command += ["--json", "--timeout", "1", *arguments]
+    done = run_program(command, env, timeout=110)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -32,6 +32,7 @@ from tests.docs.snippets import (
     parse,
     stripped,
 )
+from tests.servers.fork_server import Process, start_command
 
 SERVER = "redis://localhost:6379"
 # For what takes a second or two on a machine that has nothing else to do.
@@ -44,7 +45,7 @@ class Page:
     def __init__(self, server: str) -> None:
         self._server = server.removesuffix("/0")
         self._namespace = _new_namespace()
-        self._background: list[subprocess.Popen[bytes]] = []
+        self._background: list[Process] = []
 
     def run(self, snippets: Iterable[Snippet]) -> None:
         """Run them in order; the commands in the background end here, whatever happens."""
@@ -100,22 +101,20 @@ class Page:
         if command.is_background:
             self._start(snippet, command)
             return
+        output = Path(".output")
+        output.unlink(missing_ok=True)
+        process = start_command(command.text, output)
         try:
-            done = subprocess.run(
-                ["bash", "-c", command.text],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=PATIENCE,
-            )
-        except subprocess.TimeoutExpired as error:
-            output = "\n".join(self._lines(error.stdout or b""))
+            code = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text = "\n".join(self._lines(output.read_bytes()))
             sentence = f"`{command.text}` did not end within {PATIENCE:g} s"
-            raise snippet.error(sentence, output, command.line) from None
-        actual = self._lines(done.stdout)
+            raise snippet.error(sentence, text, command.line) from None
+        actual = self._lines(output.read_bytes())
         self._compare(snippet, command, actual)
-        if done.returncode and not _shows_failure(command, actual):
-            sentence = f"`{command.text}` failed with exit code {done.returncode}"
+        if code and not _shows_failure(command, actual):
+            sentence = f"`{command.text}` failed with exit code {code}"
             raise snippet.error(sentence, "\n".join(actual), command.line)
 
     def _compare(self, snippet: Snippet, command: Command, actual: list[str]) -> None:
@@ -133,14 +132,7 @@ class Page:
         if is_worker and not re.search(r" (-l|--loglevel)\b", text):
             text += "-l INFO"
         log = Path(f".background-{len(self._background)}.log")
-        with log.open("wb") as output:
-            # exec: the process is the command itself, so that kill() ends it and not its shell.
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {text}"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        process = start_command(text, log)
         self._background.append(process)
         expected = [*command.expected, "..."]
         ends = time.monotonic() + PATIENCE

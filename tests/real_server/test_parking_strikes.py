@@ -1,6 +1,7 @@
 """kill -9 at the lines of parking and of waking: a second process finishes, and nothing is lost.
 
-A sample of the lines; ``make test-strikes`` takes all of them, which needs half an hour.
+A sample of the lines; ``make test-strikes`` takes all of them, which needs half an hour, and writes
+its figures to ``benchmarks/results/strikes.md``.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.servers.embedded import EmbeddedServer
 ROOT = Path(__file__).parents[2]
 ALL = bool(os.environ.get("CELERY_LOCKS_ALL_STRIKES"))
 SAMPLE = 12
+RESULTS = ROOT / "benchmarks" / "results" / "strikes"
 LONGEST = 7200.0 if ALL else 240.0
 
 
@@ -38,6 +41,29 @@ def test_process_killed_at_any_line_loses_no_message(scenario: str) -> None:
         )
     assert ended.returncode == 0, ended.stderr
     answer = json.loads(ended.stdout.splitlines()[-1])
-    print(answer)
+    if ALL:
+        record(scenario, answer, revision())
     assert answer["failures"] == [], ended.stderr
     assert answer["strikes"] >= (answer["lines"] * 0.9 if ALL else SAMPLE * 0.7)
+
+
+def revision() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def record(scenario: str, answer: dict[str, Any], revision: str) -> None:
+    """Replace the row of this scenario in the results."""
+    path = RESULTS.with_suffix(".json")
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    rows[scenario] = {**answer, "revision": revision}
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+    lines = ["# `make test-strikes`", ""]
+    lines += ["| a process dies as it runs | lines | killed at | failures | revision |"]
+    lines += ["|---|---:|---:|---:|---|"]
+    lines += [
+        f"| `{name}` | {row['lines']} | {row['strikes']} | {len(row['failures'])} "
+        f"| {row['revision']} |"
+        for name, row in rows.items()
+    ]
+    RESULTS.with_suffix(".md").write_text("\n".join(lines) + "\n")

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.servers.fork_server import ForkedProcess, Process, program_of
+
 DIRECTORY_VARIABLE = "CELERY_LOCKS_SERVERS_DIR"
 """Names the directory under which children get theirs; the system's temporary one by default."""
 
@@ -93,7 +95,10 @@ def new_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=_owner().root))
 
 
-def _spawn(command: Sequence[str], directory: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+def _spawn(command: Sequence[str], directory: Path, log: IO[bytes]) -> Process:
+    program = program_of(command, directory)
+    if program:
+        return ForkedProcess(program, os.devnull, log.name, log.name)
     return subprocess.Popen(
         [*_leash(), *command],
         cwd=directory,
@@ -170,10 +175,10 @@ def _is_orphaned(root: Path) -> bool:
     return True
 
 
-_Job = Callable[[], "subprocess.Popen[bytes]"]
+_Job = Callable[[], Process]
 
 
-def _in_lasting_thread(job: _Job) -> "subprocess.Popen[bytes]":
+def _in_lasting_thread(job: _Job) -> Process:
     """Run `job` in a thread that lives as long as the process.
 
     PDEATHSIG comes at the death of the *thread* that made the child. The main thread lasts; any
@@ -190,11 +195,11 @@ class _Spawner:
         self._jobs: queue.SimpleQueue[tuple[_Job, queue.SimpleQueue[object]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="celery-locks-spawner", daemon=True).start()
 
-    def run(self, job: _Job) -> "subprocess.Popen[bytes]":
+    def run(self, job: _Job) -> Process:
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._jobs.put((job, answer))
         result = answer.get()
-        if isinstance(result, subprocess.Popen):
+        if isinstance(result, subprocess.Popen | ForkedProcess):
             return result
         assert isinstance(result, BaseException)
         raise result

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -16,27 +18,43 @@ from celery_locks.core.renewer import renewer
 from tests.simulation.server import START
 from tests.support.virtual_clock import replace_everywhere
 
+_real_now = clock.now
+
 
 class Current:
-    """The process whose code runs now; it stands for ``clock.now`` and for the renewer."""
+    """The process whose code runs now; it stands for ``clock.now`` and for the renewer.
+
+    In another thread, such as a background thread of an earlier test, both are the real ones.
+    """
 
     process: Any = None
 
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    @property
+    def _is_simulated(self) -> bool:
+        return threading.get_ident() == self._thread
+
     def now(self) -> float:
-        moment: float = self.process.now()
+        moment: float = self.process.now() if self._is_simulated else _real_now()
         return moment
 
     def wall_clock(self) -> float:
+        if not self._is_simulated:
+            return time.time()
         seconds: float = self.process.world.scheduler.time
         return START / 1e6 + seconds
 
     @property
     def random(self) -> Random:
+        if not self._is_simulated:
+            return Random()
         generator: Random = self.process.world.scheduler.random
         return generator
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.process.renewer, name)
+        return getattr(self.process.renewer if self._is_simulated else renewer, name)
 
 
 class _Dice:

@@ -164,3 +164,16 @@ def test_run_that_does_not_stop_is_terminated(rig: Rig, key: str) -> None:
     with pytest.raises(TaskRevokedError, match=f"superseded by {second.id}"):
         first.get(timeout=PATIENCE)
     assert second.get(timeout=PATIENCE) == key
+
+
+def test_no_worker_runs_a_copy_of_a_terminated_run(rig: Rig, key: str) -> None:
+    """Its worker may die before it acknowledges, and the message goes to another one."""
+    with rig.worker("-n", "other@%h"):
+        first = displace(rig.task("deaf"), key, f"{key}-nobody opens it", cancel_grace=1)
+        rig.wait_started(first)
+        second = displace(rig.task("work"), key, cancel_grace=1)
+        with pytest.raises(TaskRevokedError, match=f"superseded by {second.id}"):
+            first.get(timeout=PATIENCE)
+        discarded = rig.app.control.inspect(timeout=2).revoked()
+        assert len(discarded) == 2
+        assert all(first.id in ids for ids in discarded.values()), discarded

@@ -84,11 +84,10 @@ class Control:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def broadcast(self, command: str, destination: Any, arguments: Any) -> None:
+    def broadcast(self, command: str, arguments: Any) -> None:
         assert command == "revoke"
         assert arguments["terminate"]
-        sent = (arguments[name] for name in ("task_id", "signal", "superseded_by"))
-        self.sent.append((destination, *sent))
+        self.sent.append(tuple(arguments[it] for it in ("task_id", "signal", "superseded_by")))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_run_is_asked_to_stop_and_then_terminated(
     app, server = SimpleNamespace(control=Control()), Server([["old"], AT, 15], AT + waited)
     stop_displaced(app, server, ["a", "gone"])  # type: ignore[arg-type]
     assert server.asked == asked
-    assert app.control.sent == [(["w"], "old", signal, "new") for signal in signals]
+    assert app.control.sent == [(["old"], signal, "new") for signal in signals]
 
 
 def test_run_finds_who_supersedes_it() -> None:
