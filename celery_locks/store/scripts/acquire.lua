@@ -54,14 +54,18 @@
 local token, record_tail, known = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ttl = record_tail:match('^%d+')
 
--- A lock without holders has no live waiters: whoever removes the last holder hands the slot over. It has a
--- `number` for the grant here, unless a pattern or the guard may forbid that.
-local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-local number = not holders[1] and next_number()
-if has_patterns or number and known and guarded_until(known, ttl) then number = nil end
+-- The number for a grant, or nil if a pattern or the guard may forbid it.
+local function number_for_grant()
+  local number = next_number()
+  return not has_patterns and not (known and guarded_until(known, ttl)) and number or nil
+end
+
+-- A lock without holders has no live waiters: whoever removes the last holder hands the slot over.
 -- The hot paths, a free lock and no options or rates only, return before the functions of the others are created.
-if number and (not ARGV[4] or ARGV[4] == 'wait' and not ARGV[6]) then
-  return grant(held, token, now() + ttl, record_tail, number)
+local holders = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+if not holders[1] and (not ARGV[4] or ARGV[4] == 'wait' and not ARGV[6]) then
+  local number = number_for_grant()
+  if number then return grant(held, token, now() + ttl, record_tail, number) end
 end
 
 --include options
@@ -80,12 +84,17 @@ local function granted(number)
   return {'start_in', number, start_at - micros}
 end
 
-if number and has_rates_only then
-  local reply = rate_limit(options.rates, rate_member)
+local is_free = not holders[1] and not has_patterns and not options.also
+if is_free and options.rates and has_rates_only then
+  local number = number_for_grant()
+  local reply = number and rate_limit(options.rates, rate_member)
   if reply then return reply end
-  grant(held, token, now() + ttl, record_tail, number)
-  count_start(options.rates, rate_member)
-  return granted(number)
+  if number then
+    grant(held, token, now() + ttl, record_tail, number)
+    count_start(options.rates, rate_member)
+    return granted(number)
+  end
+  is_free = false
 end
 
 --include saved_replies
@@ -127,7 +136,10 @@ end
 -- A repeated call gets its earlier reply: the reservation that it replaced is gone.
 local reply = options.replace and saved_reply(options.replace[2]) or rejection()
 if reply then return reply end
-if number and not options.also then return limited() or grant_slot(number) end
+if is_free then
+  local number = number_for_grant()
+  if number then return limited() or grant_slot(number) end
+end
 
 -- Returns the marker of the guard, or nil; `adds` it to the lock, so that nobody passes this caller.
 local function guard_marker(held, adds)
