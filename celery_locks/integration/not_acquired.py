@@ -43,7 +43,6 @@ from celery_locks.validation import MAX_LIMIT
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
 
-
 # A delayed message comes this much before its start, and the run sleeps until then: a message that
 # comes late would delay all that follow.
 EARLY = 0.05

@@ -61,6 +61,10 @@ class LockRequest(Request):  # type: ignore[misc]
         return super().on_failure(exc_info, *args, **kwargs)
 
     def _announce_revoked(self, reason: str, *args: Any) -> None:
+        """Say in the result which task supersedes this one.
+
+        Private in Celery, verified on 5.3 and 5.7; ``test_internals.py`` fails if it changes.
+        """
         if self.superseded_by:
             reason = f"superseded by {self.superseded_by}"
         super()._announce_revoked(reason, *args)

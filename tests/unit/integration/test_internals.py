@@ -209,6 +209,15 @@ def test_worker_request_has_the_parts_that_we_use() -> None:
     assert internals.request_dict_of(request) == {"id": "t"}
 
 
+def test_worker_request_announces_with_a_reason_that_it_is_revoked() -> None:
+    """``LockRequest`` overrides this method to say what supersedes a terminated run."""
+    announce = worker_request.Request._announce_revoked
+    assert parameters(announce)[:2] == ["self", "reason"]
+    assert "self._announce_revoked(" in inspect.getsource(worker_request.Request.on_failure) + (
+        inspect.getsource(worker_request.Request.terminate)
+    )
+
+
 def test_worker_request_class_of_a_task_redefines_two_methods(app: Celery) -> None:
     """Celery makes a subclass for each task, whose own methods hide ours: they are wrapped."""
     assert parameters(worker_request.create_request_cls)[:2] == ["base", "task"]
