@@ -103,7 +103,7 @@ assert locks.acquire("childs", ttl=1)
 
 
 def test_lock_of_a_child_that_exits_at_once_lapses(clean: EmbeddedServer) -> None:
-    """os._exit runs no farewell; the ttl is what is left."""
+    """os._exit runs no handler, so the lock lapses after its ttl."""
     run(
         """
 locks = Locks.from_url(url)

@@ -137,7 +137,7 @@ def test_storage_rejects_a_write_after_the_read_of_the_next_holder(valkey: Embed
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_control_broken_lock_is_convicted(mistake: str) -> None:
+def test_control_broken_lock_is_rejected(mistake: str) -> None:
     """The same recorder and the same checker, on a lock with a mistake in its script.
 
     On a busy machine the clients may not meet in one run: then the mistake does not show in it.

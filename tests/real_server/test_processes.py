@@ -215,7 +215,7 @@ def flush_now_and_then(server: EmbeddedServer, run: Run) -> None:
         time.sleep(0.1)  # the pace of the wipes, not a hope
 
 
-def test_control_counter_as_fence_is_convicted(clean: EmbeddedServer, tmp_path: Path) -> None:
+def test_control_counter_as_fence_is_rejected(clean: EmbeddedServer, tmp_path: Path) -> None:
     """INCR begins again after FLUSHALL: the very fault that the hybrid clock is there for."""
     with contenders(clean, tmp_path, kind="broken", seconds=1, ttl=5) as run:
         flush_now_and_then(clean, run)
@@ -223,14 +223,14 @@ def test_control_counter_as_fence_is_convicted(clean: EmbeddedServer, tmp_path: 
     assert fence_errors(sections, limit=PROCESSES)
 
 
-def test_control_blind_release_is_convicted(clean: EmbeddedServer, tmp_path: Path) -> None:
+def test_control_blind_release_is_rejected(clean: EmbeddedServer, tmp_path: Path) -> None:
     """A ttl shorter than the work and a delete that compares no token: two are inside."""
     with contenders(clean, tmp_path, kind="broken", seconds=1, ttl=0.002) as run:
         sections = run.sections()
     assert overlaps(sections)
 
 
-def test_control_unfair_lock_is_convicted() -> None:
+def test_control_unfair_lock_is_rejected() -> None:
     """Made by hand: polling locks say nothing about who stands in line."""
     first = section(1, asked=0.0, queued=0.1, entered=3.0, left=4.0, fence=30)
     second = section(2, asked=0.5, queued=0.6, entered=1.0, left=2.0, fence=20)

@@ -40,9 +40,7 @@ def test_thousand_leases_are_renewed_in_few_calls(
     assert not any("suspended" in news.of(lease) for lease in leases[::100])
 
 
-def test_renewals_that_are_reckoned_are_right_within_one(
-    locks: Open, server: EmbeddedServer
-) -> None:
+def test_estimated_renewals_are_right_within_one(locks: Open, server: EmbeddedServer) -> None:
     """The store does not count them; the lease does."""
     face = locks(server.url)
     lease = face.acquire("a", ttl=6)

@@ -139,7 +139,7 @@ class EmbeddedServer(Running):
             self._directory = None
 
     def kill(self) -> None:
-        """SIGKILL: no farewell to clients or replicas. `restart` brings it back."""
+        """SIGKILL: it closes nothing in order. `restart` brings it back."""
         self._running_child().kill()
 
     def restart(self) -> None:

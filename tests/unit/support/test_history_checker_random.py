@@ -68,10 +68,10 @@ def test_every_history_of_a_correct_lock_is_accepted(seed: int) -> None:
 
 
 @pytest.mark.parametrize("lock", MISTAKES)
-def test_lock_with_a_mistake_is_convicted(lock: type[SimulatedLock]) -> None:
+def test_lock_with_a_mistake_is_rejected(lock: type[SimulatedLock]) -> None:
     """In a few runs each mistake shows; a history in which it does not is correct."""
-    convicted = [seed for seed in range(8) if find_contradiction(history(seed, lock()))]
-    assert convicted
+    rejected = [seed for seed in range(8) if find_contradiction(history(seed, lock()))]
+    assert rejected
 
 
 class NoPruning:
