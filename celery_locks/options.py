@@ -98,6 +98,7 @@ class LockOptions:
     max_parked: int = 100_000
     fair_by: Key | None = None
     by_priority: bool = False
+    wake_queue: str | None = None
     on_join_failure: OnJoinFailure = "run"
     cancel_grace: float = 10.0
     max_displacements: int = 5
@@ -236,6 +237,11 @@ def _check_wait(wait: object) -> None:
     patience_of(wait)
 
 
+def _check_wake_queue(queue: object) -> None:
+    if not (isinstance(queue, str) and queue):
+        raise LockUsageError(f"wake_queue is {queue!r}; write the name of a queue")
+
+
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "ttl": check_ttl,
     "limit": _check_limit,
@@ -245,6 +251,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "max_queued": partial(check_limit, option="max_queued"),
     "max_parked": partial(check_limit, option="max_parked"),
     "by_priority": partial(check_flag, "by_priority"),
+    "wake_queue": _check_wake_queue,
     "cancel_grace": partial(check_seconds, "cancel_grace"),
     "max_displacements": partial(check_limit, option="max_displacements"),
     "displace_after": partial(check_seconds, "displace_after"),
@@ -434,7 +441,7 @@ def _idle(values: Mapping[str, Any], options: LockOptions) -> Iterator[str]:
         yield "on_join_failure has no effect without on_conflict='join'"
     if options.joins and options.once and {"on_conflict", "then", "once"} & values.keys():
         yield "on_conflict='join' with once: repeats get the saved result anyway; leave one out"
-    for option in ("max_parked", "fair_by", "by_priority"):
+    for option in ("max_parked", "fair_by", "by_priority", "wake_queue"):
         if option in values and not options.parks:
             yield f"{option} has no effect without on_conflict='park'"
     if not is_queued and window:

@@ -19,6 +19,7 @@ from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.integration.app_locks import broker_trouble
 from celery_locks.integration.lock_name import BY_ARGUMENTS, parameters_of
 from celery_locks.integration.task import LockedTask
+from celery_locks.integration.worker_inspection import inspect_messages
 from celery_locks.options import LockOptions
 from celery_locks.store.commands.admin import AdminCommands
 
@@ -47,6 +48,7 @@ def check(locks: Locks, app: Any) -> list[Finding]:
         *check_server(locks),
         *_stored_messages(locks, app),
         *_connection(app),
+        *_unread_wake_queues(app),
         *_broker(app),
         *_tasks(app),
         *_shared_keys(app),
@@ -145,6 +147,31 @@ def _connection(app: Any) -> Iterator[Finding]:
     if trouble := broker_trouble(app):
         sentence = "It cannot be reached, so nothing can be published and no worker gets a task"
         yield Finding("error", "broker", f"{sentence}: {trouble}")
+
+
+def _unread_wake_queues(app: Any) -> Iterator[Finding]:
+    """Report the queues for woken messages that no worker reads, if any worker replies."""
+    tasks: dict[str, list[str]] = {}
+    for name in locked_tasks(app):
+        if queue := _wake_queue_of(app.tasks[name]):
+            tasks.setdefault(queue, []).append(name)
+    workers = inspect_messages(app, []).queues if tasks else {}
+    unread = tasks.keys() - {queue["name"] for queues in workers.values() for queue in queues}
+    for queue in sorted(unread if workers else ()):
+        names = join_names(tasks[queue], "and")
+        sentence = (
+            f"No worker that replies reads it, and woken messages of {names} go there "
+            "(wake_queue). Start a worker with it in -Q."
+        )
+        yield Finding("warning", f"queue {queue!r}", sentence)
+
+
+def _wake_queue_of(task: Any) -> str | None:
+    try:
+        options: LockOptions = task.lock_options()
+    except LockUsageError:
+        return None  # reported by _task
+    return options.wake_queue if options.enabled and options.parks else None
 
 
 def locked_tasks(app: Any) -> list[str]:

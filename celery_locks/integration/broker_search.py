@@ -134,8 +134,15 @@ def _queues(app: Any, reservations: Reservations, report: MessageReport) -> set[
         *(queue.name for queue in app.amqp.queues.values()),
         *(queue["name"] for queues in report.queues.values() for queue in queues),
         *(name for task in tasks if (name := _route(app, task))),
+        *(name for task in tasks if (name := _wake_queue(app, task))),
         *(name for holder in reservations.values() if (name := holder.extra.get(SENT_TO))),
     }
+
+
+def _wake_queue(app: Any, task_name: str) -> str | None:
+    """Return the queue to which a parked message of this task goes when its turn comes."""
+    task = app.tasks.get(task_name)
+    return task.lock_options().wake_queue if hasattr(task, "lock_options") else None
 
 
 def _route(app: Any, task_name: str) -> str | None:

@@ -62,6 +62,7 @@ def single_instance(
     max_parked: int = ...,
     fair_by: lock_options.Key = ...,
     by_priority: bool = ...,
+    wake_queue: str = ...,
     on_join_failure: lock_options.OnJoinFailure = ...,
     cancel_grace: float = ...,
     max_displacements: int = ...,
@@ -112,6 +113,7 @@ def single_instance(target: Any = None, /, **options: Any) -> Any:
     ``max_parked``: how many may wait for a lock before "park" fails. ``fair_by``: template or
     function; parked messages with different values take turns, such as "{tenant}".
     ``by_priority``: parked messages with a higher priority come first, as in the broker.
+    ``wake_queue``: the queue of parked messages whose turn has come, instead of their own.
     ``on_join_failure``: if the run that was joined fails, "run" this one, or "propagate" the error.
     ``cancel_grace``: seconds that a run has to end before "cancel_running" terminates it.
     ``max_displacements``: how many runs in a row "cancel_running" may stop before one may finish.

@@ -95,7 +95,12 @@ def _queue_text(app: Any, queue: Queue) -> str | dict[str, Any]:
 
 def _queue_of(app: Any, text: str | dict[str, Any]) -> Queue:
     if isinstance(text, str):
-        return app.amqp.queues[text]
+        try:
+            return app.amqp.queues[text]
+        except KeyError:
+            raise LockUsageError(
+                f"queue {text!r} is not in task_queues, and task_create_missing_queues is off"
+            ) from None
     bindings = [
         binding(**{**each, "exchange": _exchange_of(each["exchange"])})
         for each in text["bindings"] or ()
@@ -159,11 +164,17 @@ def headers_of(app: Any, message: Mapping[str, Any]) -> dict[str, Any]:
     return {**headers, "task": body["task"], "id": body["id"]}
 
 
-def publish_message(app: Any, text: str) -> None:
-    """Publish a recorded message; return when the broker has it, as far as it says so."""
+def publish_message(app: Any, text: str, to_queue: str | None = None) -> None:
+    """Publish a recorded message; return when the broker has it, as far as it says so.
+
+    It goes ``to_queue`` if that is given, and otherwise where Celery would have sent it.
+    """
     message = json.loads(text)
     body, queues = body_of(message), message.pop("queues")
     del message["body"]
+    if to_queue:
+        queue, queues = _queue_of(app, to_queue), [to_queue]
+        message |= {"exchange": queue.exchange.name, "routing_key": queue.routing_key}
     confirming = _confirming_connection(app)
     pool = app.producer_pool if confirming is None else pools.producers[confirming]
     options = {} if confirming is None else {"timeout": PUBLISH_WITHIN}

@@ -40,6 +40,7 @@ from celery_locks.integration.message_text import PUBLISH_WITHIN, headers_of, pu
 from celery_locks.integration.periodic_thread import PeriodicThread
 from celery_locks.integration.revoked_results import mark_revoked
 from celery_locks.logs import Reports
+from celery_locks.options import LockOptions
 from celery_locks.printable_text import printable
 from celery_locks.store.commands.parking import ParkCommands, ParkedMessage
 
@@ -112,12 +113,18 @@ class Waker:
         return {it.token for it in messages if not it.superseded_by and self._is_kept(it)}
 
     def _is_kept(self, parked: ParkedMessage) -> bool:
+        options = self._options_of(parked)
+        return bool(options and options.keep_message)
+
+    def _options_of(self, parked: ParkedMessage) -> LockOptions | None:
+        """Return the lock options of its call; None for a plain task, or with a wrong header."""
         headers = _headers_of(self._app, parked)
         try:
             options = LockHeader.read(headers).options
-            return bool(self._app.tasks[headers["task"]].lock_options(options).keep_message)
+            found: LockOptions = self._app.tasks[headers["task"]].lock_options(options)
         except (LockUsageError, AttributeError):
-            return False  # its run reports a wrong header; a plain task has no options
+            return None  # its run reports a wrong header
+        return found
 
     def _knows_task(self, parked: ParkedMessage) -> bool:
         """Return True if a worker of this app may run it: another app may have another broker."""
@@ -164,7 +171,9 @@ class Waker:
             if parked.superseded_by:
                 self._discard(parked)
             else:
-                publish_message(self._app, parked.message)
+                options = self._options_of(parked)
+                wake_queue = options.wake_queue if options else None
+                publish_message(self._app, parked.message, wake_queue)
                 _emit_woken(self._app, parked)
         except LockUnavailable:
             raise

@@ -20,7 +20,15 @@ from tests.histories.requests import read as read_history
 from tests.servers.embedded import EmbeddedServer
 from tests.soak.faults import REPLY_WITHIN, Faults
 from tests.soak.journal import Journal, Verdict, judge
-from tests.soak.tasks import KEPT_POLICY, POLICIES, QUEUE, UNPARKED_POLICIES, VARIABLE, make_app
+from tests.soak.tasks import (
+    KEPT_POLICY,
+    POLICIES,
+    QUEUE,
+    UNPARKED_POLICIES,
+    VARIABLE,
+    WAKE_QUEUE,
+    make_app,
+)
 from tests.support.worker import Worker
 
 ACCOUNTS = 6
@@ -156,7 +164,10 @@ class _Soak:
 
     def _start_worker(self) -> Worker:
         environment = {VARIABLE: json.dumps(self._conf), HISTORY_VARIABLE: str(self._history)}
-        worker = Worker("tests.soak.tasks", concurrency=CONCURRENCY, env=environment)
+        queues = ("-Q", f"{QUEUE},{WAKE_QUEUE}")
+        worker = Worker(
+            "tests.soak.tasks", concurrency=CONCURRENCY, arguments=queues, env=environment
+        )
         worker.start()
         return worker
 
@@ -199,7 +210,8 @@ class _Soak:
     def _describe_left(self) -> str:
         """Say where the messages are, who has the locks, and what the workers logged last."""
         broker, locks = self._ask_broker, self._ask_lock_server
-        lines = [f"{QUEUE} {broker('LLEN', QUEUE)}, unacked {broker('HLEN', 'unacked')}"]
+        lines = [f"{queue} {broker('LLEN', queue)} queued" for queue in (QUEUE, WAKE_QUEUE)]
+        lines.append(f"unacked {broker('HLEN', 'unacked')}")
         lines += [f"{key} {locks('HLEN', key)}" for key in STORED]
         for account in range(ACCOUNTS):
             held, queue = (f"celery-locks:{{0}}:{kind}:account:{account}" for kind in "hq")
@@ -212,7 +224,9 @@ class _Soak:
     def _has_no_message(self) -> bool:
         """No message is anywhere: asked twice, as one may be between the broker's two places."""
         for _ in range(2):
-            if self._ask_broker("LLEN", QUEUE) or self._ask_broker("HLEN", "unacked"):
+            if any(self._ask_broker("LLEN", queue) for queue in (QUEUE, WAKE_QUEUE)):
+                return False
+            if self._ask_broker("HLEN", "unacked"):
                 return False
             if any(self._ask_lock_server("HLEN", key) for key in STORED):
                 return False

@@ -18,6 +18,8 @@ VARIABLE = "CELERY_LOCKS_SOAK"
 # A message of a killed worker returns after this many seconds.
 VISIBILITY_TIMEOUT = 8
 QUEUE = "soak"
+# For messages whose turn has come: the other queue grows long while the machine is overloaded.
+WAKE_QUEUE = "woken"
 # Every second account parks nothing: the checker of histories does not know parked messages.
 UNPARKED_POLICIES = ("wait", "requeue")
 KEPT_POLICY = "park"
@@ -31,6 +33,7 @@ def make_app(conf: dict[str, Any]) -> Celery:
         locks_url=conf["locks_url"],
         locks_ttl=10,
         locks_recover_after=5,
+        locks_wake_queue=WAKE_QUEUE,
         task_default_queue=QUEUE,
         task_ignore_result=True,
         task_acks_late=True,

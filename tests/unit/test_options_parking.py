@@ -26,6 +26,8 @@ def options_of(**values: Any) -> LockOptions:
             {"by_priority": True, "fair_by": "{tenant}", "on_conflict": "park"},
             "by_priority with fair_by: .* leave one of them out",
         ),
+        ({"wake_queue": "woken"}, "wake_queue has no effect without on_conflict='park'"),
+        ({"wake_queue": "", "on_conflict": "park"}, "wake_queue is ''; write the name of a queue"),
         ({"displace_after": 5, "on_conflict": "park"}, "displace_after has no effect without"),
         ({"displace_after": -1, "on_conflict": "cancel_running"}, "displace_after must be"),
     ],
@@ -37,8 +39,9 @@ def test_nonsense_about_parked_tasks_is_refused(values: dict[str, Any], why: str
 
 
 def test_options_of_parked_tasks() -> None:
-    """Both are off unless they are set."""
+    """All are off unless they are set."""
     assert options_of(on_conflict="park", by_priority=True).by_priority
+    assert options_of(on_conflict="keep_latest", wake_queue="woken").wake_queue == "woken"
     assert options_of(on_conflict="cancel_running", displace_after=5).displace_after == 5
     default = options_of(on_conflict="park")
-    assert (default.by_priority, default.displace_after) == (False, 0)
+    assert (default.by_priority, default.wake_queue, default.displace_after) == (False, None, 0)

@@ -33,6 +33,8 @@ def values_of(option: str) -> str:
         return f"at run {_quoted(run)}; at publish {_quoted(publish)}; or {both}; or {after}"
     if option == "fair_by":
         return 'a template such as `"{tenant}"`, or a function'
+    if option == "wake_queue":
+        return "the name of a queue"
     if option in ("max_queued", "max_parked"):
         return f"a whole number from 1 to {MAX_LIMIT:,}"
     if option == "key":

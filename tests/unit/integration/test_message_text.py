@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from kombu.utils import json
 
+from celery_locks.errors import LockUsageError
 from celery_locks.integration.message_text import (
     keeping_producer,
     publish_message,
@@ -31,11 +32,11 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def sent(app: Celery) -> list[Any]:
+def sent(app: Celery, name: str = QUEUE) -> list[Any]:
     """Take the messages out of the queue."""
     found = []
     with app.connection_for_read() as connection:
-        queue = connection.SimpleQueue(app.amqp.queues[QUEUE])
+        queue = connection.SimpleQueue(app.amqp.queues[name])
         while queue.qsize():
             message = queue.get_nowait()
             message.ack()
@@ -59,6 +60,21 @@ def test_published_text_is_the_message_that_celery_sends(app: Celery) -> None:
     assert kept.body == direct.body
     assert kept.headers == direct.headers
     assert kept.properties["priority"] == direct.properties["priority"] == 3
+
+
+def test_message_is_published_to_another_queue(app: Celery) -> None:
+    text, _ = record_message(app, app.tasks["add"].signature((1, 2), task_id="one").apply_async)
+    publish_message(app, text, "woken-texts")
+    assert sent(app) == []
+    (message,) = sent(app, "woken-texts")
+    assert message.headers["id"] == "one"
+
+
+def test_queue_that_the_settings_do_not_know_is_refused(app: Celery) -> None:
+    text, _ = record_message(app, app.tasks["add"].signature((1, 2)).apply_async)
+    app.amqp.queues.create_missing = False
+    with pytest.raises(LockUsageError, match="queue 'unknown' is not in task_queues"):
+        publish_message(app, text, "unknown")
 
 
 def test_keeping_producer_keeps_the_message_before_it_sends_it(app: Celery) -> None:

@@ -58,7 +58,7 @@ def wake(monkeypatch: pytest.MonkeyPatch) -> Any:
     published: list[str] = []
     monkeypatch.setattr(parking, "ParkCommands", Commands)
     monkeypatch.setattr(parking, "stop_displaced", lambda *_: None)
-    monkeypatch.setattr(parking, "publish_message", lambda _, text: published.append(text))
+    monkeypatch.setattr(parking, "publish_message", lambda _, text, __: published.append(text))
 
     def run(server: Server) -> int:
         monkeypatch.setattr(parking, "locks_of", lambda _: server)
@@ -82,7 +82,7 @@ def test_message_that_nobody_can_read_does_not_hold_up_others(
 ) -> None:
     broken = ParkedMessage("kbroken", 1, text)
 
-    def publish(_: Any, message: str) -> None:
+    def publish(_: Any, message: str, __: str | None) -> None:
         if message == text:
             raise ValueError("it cannot be read")
 
