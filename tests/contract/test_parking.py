@@ -115,6 +115,17 @@ def test_park_is_idempotent(calls: ParkedCalls, backend: Backend) -> None:
     assert backend.raw.hlen(backend.key("parked", "a")) == 2
 
 
+def test_copy_with_a_higher_limit_wakes_the_message_that_it_is_a_copy_of(
+    calls: ParkedCalls, backend: Backend
+) -> None:
+    """Callers with different limits: a new release of the app raised the one of the task."""
+    calls.start("one", limit=2)
+    calls.park("two", limit=1)
+    assert calls.start_or_park("two", limit=2) == Parked(1)
+    assert calls.holding() == ["run-one", *tokens("two")]
+    calls.take("two")
+
+
 def test_parked_messages_and_blocking_waiters_are_served_in_their_order(
     calls: ParkedCalls, backend: Backend, in_thread: Callable[..., Any]
 ) -> None:

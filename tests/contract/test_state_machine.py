@@ -259,7 +259,7 @@ class Model:
             self.sort(lock)
             self.due.pop(token, None)
         self.due.setdefault(f"n{name}", self.now + LOOK)
-        if message.rank > 0:
+        if waits or message.rank > 0:
             self.hand_over(lock)
         return Parked(list(lock.line).index(token) + 1 if token in lock.line else 1)
 

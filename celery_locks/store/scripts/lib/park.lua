@@ -97,7 +97,8 @@ local function park()
   if not is_queued then put_in_queue(parked_token, came, groups, group, rank) end
   if keeps == 'latest' and not is_queued then supersede_waiting(parked, groups, parked_token) end
   redis.call('ZADD', due, 'NX', now() + LOOK_MS, 'n' .. name_of(held))
-  -- The one that was first may wait for several locks, or have a lower limit: then a slot can be free.
-  if tonumber(rank) > 0 then hand_over(held, queue) end
+  -- The one that was first may wait for several locks, or have a lower limit: then a slot can be free. So it
+  -- can if this message was in the queue with a lower limit.
+  if is_queued or tonumber(rank) > 0 then hand_over(held, queue) end
   return {'parked', (redis.call('ZRANK', queue, parked_token) or 0) + 1}
 end
