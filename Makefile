@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # The tests with servers and workers wait most of their time, so several run at once; the files that
 # take longest come first, so that none of them is left alone at the end.
-JOBS ?= 6
+JOBS ?= 8
 # How long `make soak` and `make jepsen` cause faults and `make simulate` runs, and what they draw
 # chance from.
 SECONDS ?= 60
@@ -46,7 +46,7 @@ demo: $(VENV)/.demo ## watch several processes contend for one lock
 test: $(VENV)/.dev ## all tests, fast ones first
 	@$(BIN)/python -m pytest -q -n 2 tests/unit $(ARGS)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		tests/docs tests/acceptance tests/browser tests/real_server tests/contract tests/model \
+		tests/docs tests/contract tests/acceptance tests/browser tests/real_server tests/model \
 		tests/simulation $(ARGS)
 
 test-repeat: $(VENV)/.dev ## all tests N times in a row; says which failed, and in which run

@@ -48,6 +48,13 @@ def other(backend: Backend, kind: str) -> LocksApi:
 
 
 @pytest.fixture
+def knowing(api: LocksApi, other: LocksApi) -> LocksApi:
+    """Return a second process that has used the server before it loses its data."""
+    other.release(other.acquire("a"))
+    return other
+
+
+@pytest.fixture
 def in_thread() -> Iterator[Callable[..., Any]]:
     """Run a function in a thread, `in_thread(f, …)`, and wait for it with `.result()`."""
     from concurrent.futures import ThreadPoolExecutor

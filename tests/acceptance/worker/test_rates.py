@@ -14,7 +14,7 @@ from celery import chain, chord
 from celery_locks import RateLimited, admin
 from celery_locks.rates import JITTER
 from tests.support.celery_worker import PATIENCE, Rig, fresh_rig
-from tests.support.stalls import measure_longest_stall, measure_stalls
+from tests.support.stalls import measure_stalls
 from tests.support.waiting import wait_until
 
 SECONDS, RATE, SLOTS = 20, 20, 8
@@ -62,8 +62,8 @@ def test_fleet_keeps_to_the_rate_and_uses_it() -> None:
     """Two workers with four slots each: no second has more starts, few are unused, in order.
 
     The server decides the starts, and the bodies see them: what a busy machine adds between the two
-    is forgiven. The order is that of the requests at the server. Messages that come due at nearly
-    the same time may overtake each other: those that the slots have, and those that a stall delays.
+    is forgiven, if it is no more than the stalls explain. The order is that of the requests at the
+    server; messages that come due while another one is late may overtake it.
     """
     count = SECONDS * RATE
     with (
@@ -71,7 +71,6 @@ def test_fleet_keeps_to_the_rate_and_uses_it() -> None:
         rig.worker("-n", "one@%h", concurrency=SLOTS // 2),
         rig.worker("-n", "two@%h", concurrency=SLOTS // 2),
         DecidedStarts(rig) as decided,
-        measure_longest_stall() as longest_stall,
         measure_stalls() as stalled,
     ):
         for number in range(count):
@@ -84,24 +83,16 @@ def test_fleet_keeps_to_the_rate_and_uses_it() -> None:
     spaces = [b - a for a, b in pairwise(sorted(decided.starts.values()))]
     assert len(spaces) == count - 1
     assert min(spaces) >= (1 + JITTER) / RATE * 1e6
-    assert most_in_a_window(began, 1.0 - longest_stall()) <= RATE
     assert (count - 1) / (began[-1] - began[0] - stalled()) >= 0.95 * RATE
     assert len(limited) <= count * 1.05, "a task is delayed once"
     promised = {event["task_id"]: event["starts_at"] for event in reversed(limited)}
+    late = max(entry["began"] - promised.get(entry["id"], entry["began"]) for entry in starts)
+    assert late <= 0.5 + stalled()
+    assert most_in_a_window(began, max(0.01, 1.0 - late)) <= RATE
     order = sorted((entry["id"] for entry in starts), key=lambda it: promised.get(it, 0.0))
     places = {task_id: place for place, task_id in enumerate(order)}
-    print(
-        "late",
-        sorted(round(e["began"] - promised.get(e["id"], e["began"]), 3) for e in starts)[::40],
-        "limited",
-        len(limited),
-        "took",
-        began[-1] - began[0],
-        "stalled",
-        stalled(),
-    )
     moved = [abs(places[entry["id"]] - place) for place, entry in enumerate(starts)]
-    assert max(moved) <= 2 * SLOTS + RATE * longest_stall()
+    assert max(moved) <= 2 * SLOTS + RATE * late
 
 
 @pytest.fixture(scope="module")
