@@ -33,6 +33,8 @@ _NOTHING: Mapping[str, Any] = {}
 # Somewhat less than the time for which the server recognises a repeated request, and logs it once
 # (saved_replies.lua).
 _RECOGNISED = 8.0
+# A worker looks at a lock every five to seven seconds, so there is a look between the signals.
+_BETWEEN_SIGNALS = 8.0
 
 
 class Displacement(NamedTuple):
@@ -89,8 +91,9 @@ def find_superseding(locks: Locks, name: str, task_id: str | None) -> str:
 def stop_displaced(app: Any, locks: Locks, names: Sequence[str]) -> None:
     """Ask runs of these locks to stop whose time has come; terminate those that did not.
 
-    With SIGTERM, after which the task can still clean up, and after as long again with SIGKILL.
-    Only a prefork pool can terminate a task.
+    With SIGTERM, after which the task can still clean up, and after as long again with SIGKILL;
+    a short grace is extended here, so that a look in between sends SIGTERM. Only a prefork pool can
+    terminate a task.
     """
     commands: LockCommands = locks.commands
     for name in names:
@@ -102,8 +105,8 @@ def stop_displaced(app: Any, locks: Locks, names: Sequence[str]) -> None:
             if each.waited < each.grace:
                 ask_to_stop(locks, name, runs, each.by, is_logged=each.waited < _RECOGNISED)
                 continue
-            number = "SIGTERM" if each.waited < 2 * each.grace else "SIGKILL"
-            _terminate(app, runs, number, each.by)
+            is_last = each.waited >= each.grace + max(each.grace, _BETWEEN_SIGNALS)
+            _terminate(app, runs, "SIGKILL" if is_last else "SIGTERM", each.by)
 
 
 def _terminate(app: Any, runs: Sequence[Holder], signal: str, superseded_by: str) -> None:

@@ -111,6 +111,14 @@ def test_run_is_asked_to_stop_and_then_terminated(
     assert app.control.sent == [(["old"], signal, "new") for signal in signals]
 
 
+@pytest.mark.parametrize(("waited", "signal"), [(2, "SIGTERM"), (9.9, "SIGTERM"), (10, "SIGKILL")])
+def test_short_grace_leaves_time_for_both_signals(waited: float, signal: str) -> None:
+    """Workers look every few seconds: the first look after the grace must send SIGTERM."""
+    app, server = SimpleNamespace(control=Control()), Server([["old"], AT, 2], AT + waited)
+    stop_displaced(app, server, ["a"])  # type: ignore[arg-type]
+    assert app.control.sent == [(["old"], signal, "new")]
+
+
 def test_run_finds_who_supersedes_it() -> None:
     server: Any = Server([["old"], AT, 10])
     assert find_superseding(server, "a", "old") == "new"
