@@ -90,7 +90,7 @@ def limit(
 ) -> None:
     """Set how many may hold a lock, whatever its callers say.
 
-    If more hold it already, they finish.
+    If more hold it already, they finish. NAME is one lock, no pattern.
     """
     if reset == (limit is not None):
         exit_with(WRONG_INPUT, "Write a number, or --reset.")
@@ -105,6 +105,8 @@ def limit(
     require_reason(reason)
     done = admin.set_limit(context.locks, name, limit, seconds=seconds, reason=reason, by=by)
     _print(done, f"Set the limit of {name!r} to {limit}", as_json)
+    if admin.is_glob(name):
+        click.echo(f"{name!r} is the name of one lock here: a limit takes no pattern.", err=True)
 
 
 def require_reason(reason: str) -> None:
