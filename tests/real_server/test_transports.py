@@ -152,11 +152,17 @@ def test_tls_of_the_broker_is_ours(server: TlsServer, trusted: dict[str, Any]) -
         take_one(Locks.from_app(app))
 
 
-def test_tls_of_the_result_backend_is_ours(server: TlsServer, trusted: dict[str, Any]) -> None:
-    url = f"redis://127.0.0.1:{server.tls_port}/0"
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_tls_of_the_result_backend_is_ours(
+    server: TlsServer, trusted: dict[str, Any], scheme: str
+) -> None:
+    url = f"{scheme}://127.0.0.1:{server.tls_port}/0"
     conf = {"broker_url": "memory://", "result_backend": url, "redis_backend_use_ssl": trusted}
     with app_with(**conf) as app:
-        app.backend.client.ping()
+        try:
+            app.backend.client.ping()
+        except ValueError as error:  # Celery 5.5 wants rediss:// beside redis_backend_use_ssl
+            pytest.skip(f"This Celery refuses the URL: {error}")
         take_one(Locks.from_app(app))
         # Its close() leaves open what is in a pool of Celery's: a socket for the garbage collector.
         app.backend.client.connection_pool.disconnect()
