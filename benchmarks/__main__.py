@@ -29,7 +29,6 @@ NAMES = (
     "rates",
     "parking",
     "guard",
-    "late_replies",
     "growth.handover",
     "growth.renewal",
     "growth.listing",

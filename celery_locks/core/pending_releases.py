@@ -2,11 +2,7 @@
 
 The background thread of their server tries them again until the lock would have lapsed anyway.
 
-A release that was sent without waiting is pending too, until its reply is read: by the next call
-on its connection, or by the background thread ``LATE_REPLY`` seconds later. If no reply comes, or
-an error, it is sent again. It has the same effect twice. A process that is killed before the server
-has read the release may take it along: then the main process releases the lock of a pool child, and
-any other lapses.
+A release that is sent twice has the same effect.
 """
 
 from __future__ import annotations
@@ -20,14 +16,10 @@ from typing import Protocol, TypeVar
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.printable_text import printable
-from celery_locks.store.calls import Call, LateReply, Store
+from celery_locks.store.calls import Call, Store
 from celery_locks.store.commands.locks import WOKE, LockCommands, Mark
 
 logger = logging.getLogger("celery_locks")
-
-# Seconds until the background thread reads the reply of a release that nobody waits for: a busy
-# process reads it earlier, with its next acquire, so this is for one that becomes idle.
-LATE_REPLY = 0.25
 
 
 @dataclass(slots=True)
@@ -53,7 +45,6 @@ class PendingRelease:
     pause: float = 0.25
     trouble: str = "no time was left"  # why it is not sent; empty once it was
     has_failed: bool = False  # unexpectedly, which is logged once
-    late_reply: LateReply | None = None  # if it was sent once, without waiting
 
     def schedule_retry(self) -> None:
         self.due = min(now() + self.pause, self.give_up_at)
@@ -84,9 +75,8 @@ class PendingRelease:
 class PendingReleases(dict[str, PendingRelease]):
     """The pending releases by token.
 
-    Any thread may add one; only the thread of its server sends it. That thread removes it, or
-    whoever reads its late reply. ``on_woke`` is called there, and must return at once, when a
-    release has woken a parked message.
+    Any thread may add one; only the thread of its server sends and removes it. ``on_woke`` is
+    called there, and must return at once, when a release has woken a parked message.
     """
 
     on_woke: Callable[[], object] | None = None
@@ -97,14 +87,6 @@ class PendingReleases(dict[str, PendingRelease]):
     @property
     def has_unsent(self) -> bool:
         return any(pending.trouble for pending in list(self.values()))
-
-    def confirm(self, pending: PendingRelease, reply: int) -> None:
-        """Remove a release that was sent without waiting: its reply has come."""
-        if self.get(pending.token) is pending:
-            self.pop(pending.token, None)
-        pending.trouble = ""
-        if reply == WOKE and self.on_woke:
-            self.on_woke()
 
     def log_unreleased(self) -> None:
         for pending in list(self.values()):
@@ -146,10 +128,6 @@ class PendingReleases(dict[str, PendingRelease]):
 
     def _send_release(self, pending: PendingRelease, budget: float) -> bool:
         """Send one release; return False if it is to be tried again."""
-        if pending.late_reply:
-            budget /= 2
-            if self._read_late_reply(pending, now() + budget):
-                return True
         try:
             call = pending.make_call(budget)
         except Exception:  # noqa: BLE001
@@ -168,13 +146,6 @@ class PendingReleases(dict[str, PendingRelease]):
             return False
         pending.has_failed, pending.trouble = False, ""
         return True
-
-    def _read_late_reply(self, pending: PendingRelease, deadline: float) -> bool:
-        """Read the reply of a release that was sent without waiting; False if there is none."""
-        late_reply, pending.late_reply = pending.late_reply, None
-        if late_reply and pending.trouble:
-            late_reply.read(deadline)  # calls confirm()
-        return not pending.trouble
 
     def _drop(self, pending: PendingRelease) -> None:
         """Drop a release that can never be sent: nobody can hold a lock of such a name."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Generic
 
 from celery_locks import events
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, State
 from celery_locks.core.owners import current_owner
-from celery_locks.core.pending_releases import LATE_REPLY, PendingRelease
+from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import L
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import Call, LateReply, Operation, Store
+from celery_locks.store.calls import Operation, Store
 from celery_locks.store.commands.locks import WOKE, LockCommands, Mark, budget_of
 
 # Seconds for which a mark that could not be written is tried again, so that completed work counts.
@@ -38,16 +37,11 @@ class ReleaseOperations(Generic[L]):
         marks: Sequence[Mark] = (),
         keep_for: float = 0.0,
         next_token: str = "",
-        *,
-        wait: bool = True,
     ) -> Operation[bool]:
         """Release, whoever has entered it; return True if the lock was ours until now.
 
         Leave the ``marks`` behind. ``keep_for`` leaves the slot taken for that many seconds, under
         the token ``next_token`` or one that nobody knows.
-
-        Without ``wait`` the server's reply is not waited for, if nobody needs it: then the lock
-        counts as ours. Long holds and those with an event or more than one lock wait always.
         """
         try:
             if not lease.begin_release():
@@ -68,10 +62,7 @@ class ReleaseOperations(Generic[L]):
                 call = self.commands.release(
                     lease.name, lease.token, next_token=next_token, **details
                 )
-                if wait or kept_seconds > 0 or history_note is not None or is_event_wanted:
-                    reply = yield call
-                else:
-                    reply = yield from self._send_without_waiting(call, lease, marks)
+                reply = yield call
                 was_ours, lease.woke_parked = bool(reply), reply == WOKE
             if is_event_wanted:
                 lease.emit("released", held_for=lease.held_for, ours=was_ours)
@@ -79,28 +70,6 @@ class ReleaseOperations(Generic[L]):
         except BaseException:
             self._defer_release(lease, marks, keep_for, next_token)
             raise
-
-    def _send_without_waiting(
-        self, call: Call, lease: BaseLease, marks: Sequence[Mark]
-    ) -> Operation[int]:
-        """Send a release, which is pending until its reply is read; return 1, or the reply."""
-        pending = PendingRelease(
-            lease.name,
-            lease.token,
-            self.background_store,
-            self.commands,
-            now() + self._retry_for(lease, marks),
-            marks=marks,
-            due=now() + LATE_REPLY,
-        )
-        call.on_reply = partial(renewer.on_late_reply, pending)
-        renewer.release_later(pending)
-        reply: int | LateReply = yield call
-        if isinstance(reply, LateReply):
-            pending.late_reply = reply
-            return 1
-        renewer.on_late_reply(pending, reply)  # the store has waited
-        return reply
 
     def _retry_for(self, lease: BaseLease, marks: Sequence[Mark]) -> float:
         longest_mark = max(mark.ttl for mark in marks) if marks else 0.0

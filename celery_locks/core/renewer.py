@@ -84,17 +84,6 @@ class Renewer:
         self._pending_releases[release.token] = release
         self._thread_of(release.store).wake_by(release.due)
 
-    def on_late_reply(self, release: PendingRelease, reply: int | None) -> None:
-        """Remove a release that was sent without waiting, or send it again if there is no reply."""
-        if reply is None:
-            self._make_due(release)
-        else:
-            self._pending_releases.confirm(release, reply)
-
-    def _make_due(self, release: PendingRelease) -> None:
-        release.due = now()
-        self._thread_of(release.store).wake_by(release.due)
-
     def stop_cleanup(self, store: Store) -> None:
         """Delete no lapsed names through this store until it acquires again."""
         self._cleanup_targets.discard(store)
@@ -102,9 +91,6 @@ class Renewer:
     def wait_idle(self, seconds: float) -> None:
         """Wait until no job is due and no release is pending; for the end of a process."""
         until = now() + seconds
-        for release in list(self._pending_releases.values()):
-            if release.late_reply:
-                self._make_due(release)
         while self._is_busy() and now() < until:
             original("time", "sleep")(0.005)
         self._pending_releases.log_unreleased()

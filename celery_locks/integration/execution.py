@@ -27,7 +27,6 @@ from celery_locks.errors import LockDeadlock, LockUnavailable, StopRequested
 from celery_locks.integration.app_locks import AppLocks, locks_of
 from celery_locks.integration.current_execution import current, holder_of
 from celery_locks.integration.displacement import DISPLACEMENTS, find_superseding
-from celery_locks.integration.end_of_run import ends_unnoticed
 from celery_locks.integration.headers import NO_HEADER, LockHeader, given_token
 from celery_locks.integration.hold_in_task import EndRun, OnHoldConflict
 from celery_locks.integration.idempotency import join_of, once_of
@@ -71,7 +70,6 @@ class Execution:
     _extras: AcquireExtras | None = None
     _may_be_a_copy = False
     _leaves_result = True
-    _succeeded = False
 
     def __init__(
         self,
@@ -325,7 +323,6 @@ class Execution:
                 marks = [self.once.completed_mark(lease.token, result)]
             if self.join:
                 marks = [*marks, *self.join.joined_marks(lease.fence, result)]
-            self._succeeded = True
             return result
         except Retry as retry:
             keep_for = self._seconds_to_keep(retry)
@@ -447,14 +444,7 @@ class Execution:
         try:
             # A retry's message was sent before this; a requeued one is sent after it.
             next_token = self._next_token(requeued=not ended) if keep_for else ""
-            release = self.locks.operations.release(
-                lease,
-                marks,
-                keep_for,
-                next_token,
-                wait=not (self._succeeded and ends_unnoticed(self)),
-            )
-            self.locks.run(release)
+            self.locks.run(self.locks.operations.release(lease, marks, keep_for, next_token))
         except LockUnavailable as error:
             logs.log_deferred_release(lease.name, error)
         # Clear only after the release: if a signal interrupts it, ``after_return`` releases again,

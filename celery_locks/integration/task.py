@@ -97,7 +97,6 @@ class LockedTask(_TypedTask[P, R_co]):
     _lock_own: Mapping[str, Any] = {}  # those written on this class itself or on its function
     _lock_cached: tuple[Any, LockOptions] | None = None
     _lock_wraps_call = False
-    _lock_handles_end = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -113,9 +112,6 @@ class LockedTask(_TypedTask[P, R_co]):
             lock_options.checked({name.removeprefix("lock_"): None}, where)
         refuse_unprefixed(vars(cls), where)
         cls._lock_wraps_call = super().__call__ is not Task.__call__
-        cls._lock_handles_end = (
-            cls.on_success is not Task.on_success or cls.after_return is not LockedTask.after_return
-        )
         for option in ("key", "limit"):
             if isinstance(options.get(option), staticmethod):
                 options[option] = options[option].__func__

@@ -31,7 +31,6 @@ from typing import Any
 import redis.connection
 
 from celery_locks.clock import now
-from celery_locks.store.calls import Call
 
 _LINGER_ZERO = struct.pack("@ii", 1, 0)
 
@@ -39,10 +38,9 @@ _LINGER_ZERO = struct.pack("@ii", 1, 0)
 class ExchangeState:
     """When the exchange on a connection must end, and how the last one ended."""
 
-    __slots__ = ("answered_at", "awaits_reply", "deadline", "late_call")
+    __slots__ = ("answered_at", "awaits_reply", "deadline")
 
     def __init__(self) -> None:
-        self.late_call: Call | None = None  # sent, and its reply is not read yet
         self.deadline = math.inf
         self.awaits_reply = False
         self.answered_at = 0.0

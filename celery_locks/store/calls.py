@@ -24,13 +24,9 @@ class Call:
     ``keys`` are those that come after the keys of the shard; see ``scripts``. A call may be
     performed again. It is packed when it is created: a waiter has its claim ready before it is
     woken.
-
-    With ``on_reply`` the store may send the call and not wait: the result is a ``LateReply`` then,
-    and ``on_reply`` is called, in any thread, when the reply is read: with the result, or with None
-    if the reply is an error or does not come. It is not called if the reading is interrupted.
     """
 
-    __slots__ = ("args", "budget", "keys", "on_reply", "packed", "parse", "root", "script")
+    __slots__ = ("args", "budget", "keys", "packed", "parse", "root", "script")
 
     def __init__(
         self,
@@ -48,19 +44,6 @@ class Call:
         self.parse = parse
         self.budget = budget
         self.packed = script.by_sha(root, keys, args)
-        self.on_reply: Callable[[Any], None] | None = None
-
-
-class LateReply:
-    """The reply of a call that was sent without waiting.
-
-    The next call on its connection reads it; ``read(deadline)`` reads it before that.
-    """
-
-    __slots__ = ("read",)
-
-    def __init__(self, read: Callable[[float], None]) -> None:
-        self.read = read
 
 
 @dataclass(frozen=True, slots=True)

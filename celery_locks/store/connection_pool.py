@@ -10,9 +10,6 @@ that (``bounded_connection.py``), and a pool makes its connections without it.
 An exchange that fails or is interrupted never puts its connection back: the next user would read
 its reply. There is no liveness check before use: every call may be repeated, so a stale connection
 costs one more try, not a round trip each time.
-
-A call may be sent without waiting for its reply (``send``). Its connection is idle then like any
-other, and whoever uses it next reads the late reply first.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from typing import Any
 import redis.exceptions
 
 from celery_locks.clock import now
-from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import (
     ConnectionFailed,
     ErrorReply,
@@ -71,12 +67,7 @@ class ConnectionPool:
         state, began = connection.state, now()
         state.awaits_reply = True
         try:
-            if state.late_call is None:
-                reply = await self.driver.exchange(connection, data, deadline)
-            else:  # sent first, so that one wait is for both replies
-                await self.driver.send(connection, data, deadline)
-                await self._read_late_reply(connection, deadline)
-                reply = await self.driver.read_reply(connection, deadline)
+            reply = await self.driver.exchange(connection, data, deadline)
         except FAILURES as error:
             found = error_reply(error)
             if found is None:
@@ -105,63 +96,6 @@ class ConnectionPool:
         self._idle.append(connection)
         if self._limit < math.inf:  # else nobody waits for it
             self.driver.release(self._connection_returned)
-
-    async def send(self, call: Call, deadline: float) -> bool:
-        """Send a call on an idle connection, whose next user reads the reply; False if none can."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return False
-        connection.state.awaits_reply = True
-        try:
-            if connection.state.late_call:
-                await self._read_late_reply(connection, deadline)
-            await self.driver.send(connection, call.packed, deadline)
-        except FAILURES:
-            await self._discard(connection)
-            return False
-        except BaseException:
-            await self._discard(connection)
-            raise
-        connection.state.late_call = call
-        self._idle.append(connection)
-        if self._limit < math.inf:  # else nobody waits for it
-            self.driver.release(self._connection_returned)
-        return True
-
-    async def read_late_replies(self, deadline: float) -> None:
-        """Read the late replies of the idle connections."""
-        for connection in self._idle[:]:
-            if not connection.state.late_call or not self._take(connection):
-                continue
-            try:
-                await self._read_late_reply(connection, deadline)
-            except FAILURES:
-                await self._discard(connection)
-            except BaseException:
-                await self._discard(connection)
-                raise
-            else:
-                self._put_back(connection)
-
-    async def _read_late_reply(self, connection: Any, deadline: float) -> None:
-        """Read the reply of the call before, and pass it on; raise if that ends the connection."""
-        call, connection.state.late_call = connection.state.late_call, None
-        try:
-            reply = await self.driver.read_reply(connection, deadline)
-        except FAILURES as error:
-            call.on_reply(None)
-            found = error_reply(error)
-            if found is None or found.code in _CLOSED_AFTER:
-                raise
-        else:
-            try:
-                result = call.parse(reply)
-            except (KeyError, TypeError, ValueError):
-                # The reply of another call: its own was lost on the way, and the rest is shifted.
-                call.on_reply(None)
-                raise redis.exceptions.ConnectionError("a reply is missing") from None
-            call.on_reply(result)
 
     async def _open_or_wait(self, deadline: float) -> Any:
         """Open a connection; at the limit wait for one that is put back."""
@@ -257,10 +191,6 @@ class ConnectionPools:
 
     def exchange(self, address: Address, data: bytes, deadline: float) -> Awaitable[Reply]:
         return self.pool(address).exchange(data, deadline)
-
-    async def read_late_replies(self, deadline: float) -> None:
-        for pool in list(self._pools.values()):
-            await pool.read_late_replies(deadline)
 
     async def close(self) -> None:
         for pool in list(self._pools.values()):

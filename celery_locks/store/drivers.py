@@ -60,11 +60,6 @@ class BlockingDriver:
         reply: Reply = connection.read_response(**_OF_A_SUBSCRIPTION)
         return reply
 
-    async def read_reply(self, connection: Any, deadline: float) -> Reply:
-        connection.state.deadline = deadline
-        reply: Reply = connection.read_response(disable_decoding=True)
-        return reply
-
     async def exchange(self, connection: Any, data: bytes, deadline: float) -> Reply:
         connection.state.deadline = deadline
         connection.send_packed_command([data], check_health=False)
@@ -172,11 +167,6 @@ class AsyncDriver:
     async def read(self, connection: Any, deadline: float) -> Reply:
         with connection.time_limit(deadline):
             reply: Reply = await connection.read_response(**_OF_A_SUBSCRIPTION)
-            return reply
-
-    async def read_reply(self, connection: Any, deadline: float) -> Reply:
-        with connection.time_limit(deadline):
-            reply: Reply = await connection.read_response(disable_decoding=True)
             return reply
 
     async def exchange(self, connection: Any, data: bytes, deadline: float) -> Reply:

@@ -23,13 +23,13 @@ from celery_locks.errors import LockUsageError
 from celery_locks.forking import run_after_fork
 from celery_locks.store import connection_config as servers
 from celery_locks.store import url as urls
-from celery_locks.store.calls import Call, Effect, LateReply, Sleep, Subscribe, WaitForHandover
+from celery_locks.store.calls import Call, Effect, Sleep, Subscribe, WaitForHandover
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.connection_config import Address, ServerConfig
 from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.drivers import AsyncDriver, BlockingDriver, Driver, run_blocking
 from celery_locks.store.notifications import Notifications
-from celery_locks.store.routing import Router, first_share
+from celery_locks.store.routing import Router
 from celery_locks.unpatched import native_lock
 
 # How often a waiter looks where nobody can subscribe and looking costs nothing (fakeredis).
@@ -57,9 +57,6 @@ class _Connections:
         self.driver: Any = driver
         self._server = server
         self._pools = ConnectionPools(driver, server)
-        self._sends_without_waiting = (
-            isinstance(driver, BlockingDriver) and not server.is_in_process
-        )
         self._router = Router(server, self._pools.exchange, driver.sleep)
         # The message must reach the process, and the loop, that waits.
         self._channel = f"{prefix}:w:{os.urandom(8).hex()}"
@@ -67,21 +64,11 @@ class _Connections:
 
     def perform(self, effect: Effect) -> Coroutine[Any, Any, Any]:
         if isinstance(effect, Call):
-            return self._send(effect) if effect.on_reply else self._router.perform(effect)
+            return self._router.perform(effect)
         if isinstance(effect, Sleep):
             sleep: Coroutine[Any, Any, None] = self.driver.sleep(effect.seconds)
             return sleep
         return self._subscribe(effect) if isinstance(effect, Subscribe) else self._wait(effect)
-
-    async def _send(self, call: Call) -> Any:
-        """Send a call without waiting, if a connection to its node is idle; else perform it."""
-        address = self._router.primary if self._sends_without_waiting else None
-        if address and await self._pools.pool(address).send(call, now() + first_share(call.budget)):
-            return LateReply(self._read_late_replies)
-        return await self._router.perform(call)
-
-    def _read_late_replies(self, deadline: float) -> None:
-        run_blocking(self._pools.read_late_replies, deadline)
 
     async def _subscribe(self, effect: Subscribe) -> str | None:
         if self._server.is_in_process or self._server.max_connections in (1, 2):

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery_locks.store.calls import Call
-from celery_locks.store.connection_pool import ConnectionPool, ConnectionPools
+from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.notifications import Notifications
 from tests.histories.protocol import Fields, read_reply, read_request, script_names
 
@@ -63,7 +62,6 @@ def install(directory: Path) -> None:
     recorder = Recorder(directory)
     script_names()  # before anything is forked: it reads all scripts
     exchange, wait = ConnectionPools.exchange, Notifications.wait
-    send = ConnectionPool.send
 
     async def recorded_exchange(
         pools: ConnectionPools, address: Any, data: bytes, deadline: float
@@ -87,24 +85,6 @@ def install(directory: Path) -> None:
             recorder.write_reply(identifier, {"fence": fence} if fence else {"not_executed": True})
         return fence
 
-    async def recorded_send(pool: ConnectionPool, call: Call, deadline: float) -> bool:
-        """Record a call whose reply is read later, by whoever uses the connection next."""
-        requests = read_request(call.packed)
-        ids = [recorder.write_request(request) for request in requests]
-        parse = call.parse
-
-        def recorded_parse(reply: Any) -> Any:
-            for position, identifier in enumerate(ids):
-                recorder.write_reply(identifier, read_reply(requests[position], position, reply))
-            return parse(reply)
-
-        call.parse = recorded_parse
-        is_sent = await send(pool, call, deadline)
-        if not is_sent:
-            call.parse = parse
-        return is_sent
-
-    ConnectionPool.send = recorded_send  # type: ignore[method-assign]
     ConnectionPools.exchange = recorded_exchange  # type: ignore[method-assign]
     Notifications.wait = recorded_wait  # type: ignore[method-assign]
 

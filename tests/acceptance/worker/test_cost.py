@@ -86,27 +86,6 @@ def test_locked_task_sends_two_commands(
     assert len(commands) == 100, sorted({command[:30] for command in commands})
 
 
-def test_task_without_result_sends_two_commands_too() -> None:
-    """It does not wait for the reply to its release; reading it later needs no further command.
-
-    The child reads it in a thread, which only such tasks need.
-    """
-    with (
-        EmbeddedServer() as lock_server,
-        Stage(locks_on=lock_server) as stage,
-        stage.worker("prefork", 1) as worker,
-    ):
-        stage.send("noop").get(timeout=20)  # connections are open now, and scripts loaded
-        assert [threads_of(child) for child in worker.children] == [1]
-        with Monitor(lock_server) as monitor:
-            for _ in range(20):
-                stage.send("noop", ignore_result=True)
-            stage.send("noop").get(timeout=20)  # there is one child, so it is the last
-            commands = monitor.commands()
-        assert len(commands) == 42, sorted({command[:30] for command in commands})
-        assert [threads_of(child) for child in worker.children] == [2]
-
-
 def test_locks_need_three_threads_in_the_main_process_and_none_in_a_child(
     stage: Stage, worker: Worker
 ) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from celery_locks.core.pending_releases import PendingRelease, PendingReleases, ServerReleases
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import LateReply
-from celery_locks.store.commands.locks import WOKE, LockCommands, Mark
+from celery_locks.store.commands.locks import LockCommands, Mark
 from tests.support.scripted_store import ScriptedStore, reply_lost
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
@@ -319,31 +318,3 @@ def test_release_that_ends_with_its_process_is_logged(
     still_renewer.run_due()
     still_renewer.wait_idle(0.0)
     assert "lock 'a' could not be released and lapses: down" in caplog.text
-
-
-def test_late_reply_that_can_be_read_spares_the_second_release(job: Job) -> None:
-    """The release was executed; another one would only be work for the server."""
-    pending = job.add("a")
-    pending.late_reply = LateReply(lambda _: job.releases.confirm(pending, 1))
-    job.run()
-    assert not job.releases
-    assert job.sent == []
-
-
-def test_late_reply_that_does_not_come_repeats_the_release(job: Job) -> None:
-    """Nobody knows whether the server has executed it."""
-    deadlines: list[float] = []
-    job.add("a").late_reply = LateReply(deadlines.append)
-    job.store.expect(("release", False))
-    job.run()
-    assert not job.releases
-    assert job.sent == ["a"]
-    assert deadlines == [job.clock() + BUDGET / 2]
-
-
-def test_late_reply_that_woke_a_parked_message_is_reported(job: Job) -> None:
-    """The message waits for the next poll otherwise."""
-    woken: list[bool] = []
-    job.releases.on_woke = lambda: woken.append(True)
-    job.releases.confirm(job.add("a"), WOKE)
-    assert woken == [True]
