@@ -19,7 +19,7 @@ from benchmarks.report import Report
 from benchmarks.servertime import processor_ms
 from benchmarks.tasks import commands_a_task, on_separate_locks
 from celery_locks import Locks
-from celery_locks.integration.parking import POLL_EVERY
+from celery_locks.integration.waking import POLL_EVERY
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.parking import ParkCommands
 from celery_locks.types import LockSpec

@@ -8,8 +8,8 @@ from statistics import median
 from benchmarks.effort import FULL, Effort
 from benchmarks.report import Report
 from celery_locks import Holder, Locks
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.replies import Renewal
+from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 

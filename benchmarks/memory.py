@@ -8,8 +8,8 @@ from benchmarks.report import Report
 from benchmarks.servertime import Watched, used_memory, watch
 from benchmarks.timing import MICROSECOND, in_turns, p50
 from celery_locks import Locks
-from celery_locks.store.calls import run_sync
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import run_sync
 from tests.servers.embedded import EmbeddedServer
 
 HELD, FEW, MANY = 10_000, 100, 100_000

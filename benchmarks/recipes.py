@@ -14,7 +14,7 @@ from benchmarks.report import Report
 from benchmarks.timing import MICROSECOND, in_turns, p50, p99
 from celery_locks import Locks
 from celery_locks.recipes import Inventory, claim, drain
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import PlainCommand
 from tests.servers.embedded import EmbeddedServer
 

@@ -16,9 +16,9 @@ from weakref import ref
 
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import Operation, Store, run_sync
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import Operation, Store, run_sync
 
 # Seconds between two looks of a process, on average; and while it finds a full page of names.
 _INTERVAL = 15.0

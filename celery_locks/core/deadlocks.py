@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from celery_locks.core.lease import whole_token
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.locks import LockCommands
 from celery_locks.store.commands.replies import Wait
+from celery_locks.store.effects import Operation
 from celery_locks.types import Blocker, Holder
 
 # With more owners than this the search stops, and the wait does not count as a deadlock.

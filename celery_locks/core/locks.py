@@ -19,7 +19,7 @@ from celery_locks.core.requests import (
     shows_acquire_options,
 )
 from celery_locks.rates import Rate
-from celery_locks.store.calls import Call, Operation, Store, run_sync
+from celery_locks.store.effects import Call, Operation, Store, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import DEFAULT_PREFIX, ActiveRun, Conflict, Holder, LockInfo
 from celery_locks.validation import Wait

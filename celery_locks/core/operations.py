@@ -1,6 +1,6 @@
 """Acquire and renew, written once for ``Locks`` and ``AsyncLocks``; ``releasing.py`` has the rest.
 
-Each operation is a generator that yields effects (``store/calls.py``); ``Locks`` runs it with
+Each operation is a generator that yields effects (``store/effects.py``); ``Locks`` runs it with
 blocking calls, ``AsyncLocks`` with awaited ones. The error paths are here too: a lock that may have
 been granted although no reply came is handed to the renewer, which releases it. No I/O.
 
@@ -31,7 +31,6 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.calls import AsyncStore, Operation, Sleep, Store
 from celery_locks.store.commands.locks import (
     AcquireExtras,
     LockCommands,
@@ -51,6 +50,7 @@ from celery_locks.store.commands.replies import (
     Renewal,
     RenewReply,
 )
+from celery_locks.store.effects import AsyncStore, Operation, Sleep, Store
 from celery_locks.types import Conflict, Holder
 from celery_locks.validation import check_name, check_ttl
 

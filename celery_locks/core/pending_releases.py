@@ -16,15 +16,15 @@ from typing import Protocol, TypeVar
 from celery_locks.clock import now
 from celery_locks.errors import LockUnavailable
 from celery_locks.printable_text import printable
-from celery_locks.store.calls import Call, Store
 from celery_locks.store.commands.locks import WOKE, LockCommands, Mark
+from celery_locks.store.effects import Call, Store
 
 logger = logging.getLogger("celery_locks")
 
 
 @dataclass(slots=True)
 class PendingRelease:
-    """A release to send before ``give_up_at``.
+    """A release to send; it is dropped if it is still unsent at ``give_up_at``.
 
     A request without a reply may still be on its way, in a buffer of the network or of a stopped
     server, and be granted after the release. With ``repeat_until_expired`` the release is sent
@@ -99,14 +99,14 @@ class PendingReleases(dict[str, PendingRelease]):
         shards = group_by_shard(
             [pending for pending in self.of_server(server) if pending.due <= moment], self._drop
         )
-        # Half of what a call may take: the renewals of this server wait meanwhile.
+        # As if it were twice as many calls: the renewals of this server wait meanwhile.
         budget = patience(2 * len(shards))
         for releases in shards:
             self._flush_shard(releases, now() + budget)
 
     def _flush_shard(self, releases: list[PendingRelease], until: float) -> None:
         """Send the releases of one shard, until it does not answer or the time is over."""
-        for pending in releases:
+        for number, pending in enumerate(releases):
             if now() >= until:
                 return
             is_sent = self._send_release(pending, until - now())
@@ -119,7 +119,7 @@ class PendingReleases(dict[str, PendingRelease]):
                 if pending.has_failed:
                     pending.schedule_retry()
                     continue
-                for unsent in releases:
+                for unsent in releases[number:]:
                     unsent.due = now() + 0.25
                 return
             if pending.repeat_until_expired and now() < pending.give_up_at:
@@ -148,7 +148,7 @@ class PendingReleases(dict[str, PendingRelease]):
         return True
 
     def _drop(self, pending: PendingRelease) -> None:
-        """Drop a release that can never be sent: nobody can hold a lock of such a name."""
+        """Drop a release that can never be sent, while the error that says so is handled."""
         logger.exception("lock %r cannot be released: no call can be made of it", pending.name)
         pending.trouble, pending.repeat_until_expired = "", False
         if self.get(pending.token) is pending:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_locks.clock import now
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import Operation
 from celery_locks.types import ActiveRun, Holder, LockInfo
 from celery_locks.validation import check_name, check_seconds
 

@@ -6,10 +6,10 @@ from celery_locks.clock import now
 from celery_locks.core.requests import new_token
 from celery_locks.errors import RateLimited
 from celery_locks.rates import Rate
-from celery_locks.store.calls import Operation, Sleep
 from celery_locks.store.commands.locks import LockCommands, RateCheck
 from celery_locks.store.commands.rates import RateCommands
 from celery_locks.store.commands.replies import Limited
+from celery_locks.store.effects import Operation, Sleep
 from celery_locks.types import RateInfo
 from celery_locks.validation import Wait, check_name, check_seconds, patience_of
 

@@ -17,15 +17,15 @@ from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
 from celery_locks.core.requests import L
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import Operation, Store
 from celery_locks.store.commands.locks import WOKE, LockCommands, Mark, budget_of
+from celery_locks.store.effects import Operation, Store
 
 # Seconds for which a mark that could not be written is tried again, so that completed work counts.
 RETRY_MARKS_FOR = 600.0
 
 
 class ReleaseOperations(Generic[L]):
-    """The operations that release; ``background_store`` sends what has to be tried again."""
+    """The operations that release; what has to be tried again goes through ``background_store``."""
 
     def __init__(self, background_store: Store, commands: LockCommands) -> None:
         self.background_store = background_store
@@ -38,10 +38,10 @@ class ReleaseOperations(Generic[L]):
         keep_for: float = 0.0,
         next_token: str = "",
     ) -> Operation[bool]:
-        """Release, whoever has entered it; return True if the lock was ours until now.
+        """Release, also a lease that was entered again; return True if it was ours until now.
 
         Leave the ``marks`` behind. ``keep_for`` leaves the slot taken for that many seconds, under
-        the token ``next_token`` or one that nobody knows.
+        the token ``next_token`` or one that nobody knows, as it always is for several locks.
         """
         try:
             if not lease.begin_release():
@@ -93,7 +93,7 @@ class ReleaseOperations(Generic[L]):
         return all(were_ours)
 
     def release_entry(self, lease: L, entry: str = "") -> Operation[bool]:
-        """End one reentrant acquire, ``entry`` if it is one; without any, release the lease."""
+        """End a reentrant acquire: ``entry``, or any one; if there is none, release the lease."""
         if lease.entries and not lease.is_foreign():
             lease.entries -= {entry} & lease.entries or {min(lease.entries)}
             return True
@@ -114,8 +114,8 @@ class ReleaseOperations(Generic[L]):
             lease.owner.leases.pop(lease.token, None)
             lease.owner.change_id()
         kept_seconds, history_note = lease.release_arguments(keep_for)
-        # Not until the lease's deadline: another process may have renewed it since.
         kept_until = now() + kept_seconds
+        # Tried for a whole ttl: another process may have renewed it since its deadline was set.
         for part in lease.parts:
             self.release_later(
                 part.name, part.token, lease.ttl, kept_until=kept_until, history_note=history_note
@@ -140,7 +140,7 @@ class ReleaseOperations(Generic[L]):
         renewer.release_later(release)
 
     def exit_hold(self, lease: L | None, failed: bool, entry: str) -> Operation[None]:
-        """End a ``hold`` block: raise a loss unless the block itself raises."""
+        """End a ``hold`` block: raise ``LeaseLost`` if it was lost, unless the block raises."""
         if lease is None:
             return
         lost = lease.state is State.LOST

@@ -17,9 +17,9 @@ from celery_locks.core.pending_releases import group_by_shard
 from celery_locks.core.reassertion import reassertion_of
 from celery_locks.errors import LockUnavailable
 from celery_locks.logs import Reports
-from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import CALL_LIMIT, RENEW_BATCH, LockCommands, budget_of
 from celery_locks.store.commands.replies import Renewal, RenewReply
+from celery_locks.store.effects import Store
 
 # A lease that would be due within this part of its interval is renewed along with the others.
 _COALESCE = 0.25

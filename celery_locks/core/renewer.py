@@ -26,8 +26,8 @@ from celery_locks.core.pending_releases import PendingRelease, PendingReleases, 
 from celery_locks.core.renewal_job import RenewalEntry, ServerRenewals, shortest_budget
 from celery_locks.forking import run_after_fork
 from celery_locks.logs import Reports
-from celery_locks.store.calls import Store
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import Store
 from celery_locks.unpatched import native_rlock, original
 
 

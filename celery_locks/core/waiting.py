@@ -15,9 +15,9 @@ from celery_locks.core.lease import BaseLease, trusted_until, whole_token
 from celery_locks.core.owners import blocked_owners, current_owner
 from celery_locks.core.requests import AcquireRequest, L
 from celery_locks.errors import LockDeadlock, LockUnavailable
-from celery_locks.store.calls import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.store.commands.locks import CLAIM, LockCommands, budget_of
 from celery_locks.store.commands.replies import Completed, Ended, Limited, Rejection
+from celery_locks.store.effects import Call, Operation, Subscribe, WaitForHandover
 from celery_locks.types import Blocker, Conflict, Holder
 
 # A waiter that nobody wakes asks again after this time, and counts as gone after three times that.

@@ -33,7 +33,6 @@ from celery_locks.integration.idempotency import join_of, once_of
 from celery_locks.integration.interrupt import InjectedError, RemotelyRenewedLease, make_interrupter
 from celery_locks.integration.lock_name import limit_of, limits_by_name, lock_name, name_for_rates
 from celery_locks.integration.not_acquired import NotAcquired, has_message
-from celery_locks.integration.parking import waker_of
 from celery_locks.integration.rate_checks import rate_checks
 from celery_locks.integration.reservation import (
     NO_RESERVATION,
@@ -41,6 +40,7 @@ from celery_locks.integration.reservation import (
     replaced_message,
     seconds_until,
 )
+from celery_locks.integration.waking import waker_of
 from celery_locks.options import LockOptions, is_several
 from celery_locks.store.commands.locks import (
     AcquireExtras,

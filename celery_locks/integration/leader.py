@@ -27,7 +27,7 @@ from celery_locks.errors import LockError, LockUnavailable, LockUsageError
 from celery_locks.holder import Holder, this_process
 from celery_locks.integration.app_locks import locks_of
 from celery_locks.logs import Reports
-from celery_locks.store.calls import Effect, WaitForHandover, run_sync
+from celery_locks.store.effects import Effect, WaitForHandover, run_sync
 from celery_locks.types import Conflict
 from celery_locks.validation import check_name, check_not_reserved, check_ttl
 

@@ -1,4 +1,7 @@
-"""The outcome of a task that does not acquire its lock: skip, raise, requeue, park, run unlocked.
+"""The outcome of a task that does not acquire its lock.
+
+It is skipped, fails, is requeued, delayed or parked, returns a saved result, is dropped as a copy,
+or runs unlocked.
 
 More than 300 lines: one method for each answer of the store, and the calls of Celery they share.
 """
@@ -25,7 +28,7 @@ from celery_locks.integration.internals import sends_results_to_caller
 from celery_locks.integration.lock_name import group_of
 from celery_locks.integration.message_priority import rank_of
 from celery_locks.integration.message_text import record_message
-from celery_locks.integration.parking import waker_of
+from celery_locks.integration.waking import waker_of
 from celery_locks.options import LockOptions
 from celery_locks.policy import Decision, Situation
 from celery_locks.printable_text import printable
@@ -43,13 +46,13 @@ from celery_locks.validation import MAX_LIMIT
 if TYPE_CHECKING:
     from celery_locks.integration.execution import Execution
 
-# A delayed message comes this much before its start, and the run sleeps until then: a message that
-# comes late would delay all that follow.
+# A delayed message is delivered this much before its start, and the run sleeps until then: one that
+# comes late would delay all later starts.
 EARLY = 0.05
 
 
 class NotAcquired:
-    """An execution that has not acquired the lock ``name``: returns its result, or raises."""
+    """What to do with an execution that has not acquired the lock ``name``."""
 
     def __init__(self, execution: Execution, name: str) -> None:
         self.execution = execution
@@ -82,10 +85,11 @@ class NotAcquired:
         raise LockConflict(conflict)
 
     def on_limited(self, limited: Limited) -> dict[str, Any]:
-        """Delay the task to the start that it was promised, or skip or fail it.
+        """Delay the task until the start that it was promised, or skip or fail it.
 
         A delay is no conflict: it does not use up the lock's patience. If the start is later than
-        a message may be delayed, it comes back before, and keeps its promise.
+        a message may be delayed, the message comes back earlier and is delayed again; the promised
+        start stays the same.
         """
         if limited.is_promised:
             pause = min(max(0.0, limited.seconds - EARLY), self._longest_pause())
@@ -109,7 +113,7 @@ class NotAcquired:
         }
 
     def park_request(self, conflict: Conflict) -> ParkRequest | None:
-        """Return the message to park, if the policy says so; it carries its reservation."""
+        """Return the message to park, if the policy says so; its header has its reservation."""
         decision = policy.on_conflict(conflict, self.options, self._situation())
         if decision.kind != "park":
             return None
@@ -134,7 +138,7 @@ class NotAcquired:
             attempt=execution.holder.attempt,
             lifetime=lifetime,
             message=message,
-            # It was accepted once: a message that was woken and comes too late is parked again.
+            # A message that was parked before, was woken and came too late, is never refused.
             most=MAX_LIMIT if self.header.parked else self.options.max_parked,
             latest=decision.latest,
             group=group_of(self.task, self.options.fair_by, execution.args, execution.kwargs),
@@ -143,7 +147,7 @@ class NotAcquired:
         )
 
     def on_parked(self, parked: Parked) -> NoReturn:
-        """End the run: the message waits on the lock server, and the broker's copy is done."""
+        """End the run: the lock server has the message, so the broker's is acknowledged."""
         own = reservation_token(self.request.id, parked=True)
         if self.reservation.token == own:
             self.reservation.pass_on()
@@ -165,7 +169,7 @@ class NotAcquired:
         )
 
     def decide_in_body(self, conflict: Conflict, on_conflict: OnHoldConflict) -> Decision:
-        """Decide what a busy lock in the body means: as for the task's own lock, but for ever."""
+        """Decide what a busy lock in the body means: as for the task's own, but without an end."""
         options = replace(self.options, on_conflict=on_conflict, wait="forever")
         return policy.on_conflict(
             conflict, options, replace(self._situation(), had_reservation=False)
@@ -197,7 +201,7 @@ class NotAcquired:
         self._emit("unlocked", does="runs", why=str(error))
 
     def on_completed(self, mark: str) -> Any:
-        """Return the saved result of completed work (``once``), or a value that stands for none."""
+        """Return the saved result of completed work (``once``), or a mapping that says why."""
         rule = self.execution.join if self.header.joins else self.execution.once
         assert rule is not None
         repeat = rule.repeat(mark)
@@ -208,7 +212,7 @@ class NotAcquired:
             waker_of(self.task.app).wake_due()
         is_joined_failure = bool(self.header.joins and repeat.failure)
         if is_joined_failure or (not repeat.has_result and self._situation().has_followers):
-            # The next link would get that value.
+            # The next link would get that mapping as its argument.
             raise AlreadyDone(self.name, repeat.reason, repeat.failed)
         return repeat.value
 
@@ -226,20 +230,23 @@ class NotAcquired:
                 task.backend.mark_as_revoked(request.id, "replaced", store_result=True)
             elif state not in READY_STATES:
                 self._requeue_until_result()
+        if answer.was_replaced:
+            self._emit("already_done", why="was replaced by a later message: this one is dropped")
+            raise Ignore("a later message replaced this one")
         self._emit("already_done", why="has run already: this copy is dropped")
         raise Ignore("a copy of this message has run")
 
     def _requeue_until_result(self) -> None:
         """Requeue: the run that ended is about to store its result, or died before it could.
 
-        After a ttl without a result it counts as dead, as everywhere: then this copy runs.
+        After a ttl without a result it counts as dead: then this copy runs.
         """
         decision = policy.on_done(self._situation())
         if self.header.unseen is None:
             self.header = replace(self.header, unseen=time.time())
         if time.time() - (self.header.unseen or 0.0) > self.options.ttl:
             locks = self.execution.locks
-            lapsed = ended_mark(self.execution.holder, ttl=0.001)
+            lapsed = ended_mark(self.execution.holder, ttl=0.001)  # deletes the mark
             with suppress(LockUnavailable):  # the message comes again and tries again
                 locks.perform(locks.commands.release(self.name, "", marks=[lapsed]))
                 decision = replace(decision, pause=0.0)
@@ -264,7 +271,7 @@ class NotAcquired:
         return 0.0 if since is None else max(0.0, time.time() - since)
 
     def _longest_pause(self) -> float:
-        """Limit a pause: a delayed message must come before its visibility timeout copies it."""
+        """Limit a pause: a delayed message must come before its visibility timeout is over."""
         transport = self.task.app.conf.broker_transport_options or {}
         return float(transport.get("visibility_timeout", 3600)) / 4
 
@@ -304,7 +311,7 @@ class NotAcquired:
         self.reservation.pass_on()
 
     def _publish(self, message: Any) -> None:
-        """Publish until it succeeds: an acknowledged message exists nowhere else."""
+        """Publish, and try again while the broker is away: this may be the only copy."""
         while True:
             try:
                 message.apply_async()
@@ -322,7 +329,7 @@ class NotAcquired:
 
 
 def joined_fence(options: LockOptions, conflict: Conflict) -> int:
-    """Return the fence of the run whose result a call waits for; 0 if it waits for its turn."""
+    """Return the fence of the run whose result a call waits for; 0 if there is none to join."""
     return min((it.fence for it in conflict.holders), default=0) if options.joins else 0
 
 

@@ -59,10 +59,10 @@ from celery_locks.integration.not_acquired import joined_fence
 from celery_locks.integration.reservation import REPLACES, Reservation, seconds_until
 from celery_locks.options import LATEST, PARKING, LockOptions
 from celery_locks.printable_text import printable
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.kept_messages import KeptCommands
 from celery_locks.store.commands.locks import AcquireExtras, ParkRequest, reservation_token
 from celery_locks.store.commands.replies import Parked, Rejection, ReplacedReservation
+from celery_locks.store.effects import Call
 from celery_locks.types import Conflict, Holder, LockSpec, this_process
 from celery_locks.validation import MAX_SECONDS, MIN_TTL, QUEUED, check_name
 

@@ -29,7 +29,7 @@ def install() -> None:
         return
     # Here: these modules import LockedTask or this module.
     from celery_locks.core.owners import set_task_lookup
-    from celery_locks.integration import celery_events, control, decorator, parking
+    from celery_locks.integration import celery_events, control, decorator, waking
     from celery_locks.integration import current_execution as current
     from celery_locks.integration import leader as leaders
     from celery_locks.integration import startup_log as startup
@@ -48,8 +48,8 @@ def install() -> None:
     signals.worker_ready.connect(startup.log_locks)
     signals.worker_ready.connect(leaders.start_leaders)
     signals.worker_shutdown.connect(leaders.stop_leaders)
-    signals.worker_ready.connect(parking.start_polling)
-    signals.worker_shutdown.connect(parking.stop_polling)
+    signals.worker_ready.connect(waking.start_polling)
+    signals.worker_shutdown.connect(waking.stop_polling)
     signals.task_revoked.connect(_release_revoked)
     at_end_of_child(_finish_releases)
     _is_installed = True

@@ -8,7 +8,7 @@ from typing import Any
 from celery_locks.clock import now
 from celery_locks.core.lease import BaseLease, part_token
 from celery_locks.integration.app_locks import AppLocks
-from celery_locks.integration.visibility_timeout import UnackedMessage
+from celery_locks.integration.visibility_extension import UnackedMessage
 from celery_locks.types import Revocation
 from celery_locks.validation import MIN_TTL
 

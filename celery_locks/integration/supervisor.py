@@ -4,7 +4,7 @@ A supervised task is known by the token that the main process gave it. When the 
 third of its ttl, the background thread looks the token up in the store (the child chose the lock's
 name) and from then on renews the lease. A pidfd reports the death of each child, and everything
 that the child held is released at once. While a task with ``acks_late`` runs, its message is kept
-invisible (``visibility_timeout.py``).
+invisible (``visibility_extension.py``).
 
 The main thread limits the throughput of a worker with short tasks, so it only adds an entry. The
 background thread reads the task's options and ttl, and only of tasks that still run after a moment.
@@ -38,7 +38,11 @@ from celery_locks.integration.supervised_task import (
     SupervisedLease,
     SupervisedTask,
 )
-from celery_locks.integration.visibility_timeout import BROKER_THREAD, UnackedMessage, VisibilityJob
+from celery_locks.integration.visibility_extension import (
+    BROKER_THREAD,
+    UnackedMessage,
+    VisibilityJob,
+)
 from celery_locks.printable_text import printable
 from celery_locks.types import LockSpec
 

@@ -22,8 +22,8 @@ from celery_locks.core.requests import AcquireRequest, new_token
 from celery_locks.errors import LockUnavailable, LockUsageError
 from celery_locks.recipes.idempotent import release
 from celery_locks.recipes.validation import as_json, check_count, check_key
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.recipes import RecipeCommands, UserBuffer
+from celery_locks.store.effects import Operation
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_ttl
 

@@ -14,9 +14,9 @@ from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.recipes.idempotent import JSON, acquire_once, release, release_failed
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.locks import Mark
 from celery_locks.store.commands.recipes import RecipeCommands
+from celery_locks.store.effects import Operation
 from celery_locks.types import LockSpec
 from celery_locks.validation import CLAIMED, Wait
 

@@ -9,8 +9,8 @@ from celery_locks.core.aio import AsyncLocks
 from celery_locks.core.locks import Locks
 from celery_locks.core.requests import new_token
 from celery_locks.recipes.validation import check_count, check_key
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.recipes import RecipeCommands
+from celery_locks.store.effects import Operation
 
 
 @overload

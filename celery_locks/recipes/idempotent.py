@@ -20,10 +20,10 @@ from celery_locks.errors import LockConflict, LockUnavailable, LockUsageError
 from celery_locks.options import Reuse
 from celery_locks.recipes.validation import as_json, check_key, check_lifetime
 from celery_locks.skipped import REASONS
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.locks import AcquireExtras, Mark
 from celery_locks.store.commands.recipes import CompletedPage, RecipeCommands
 from celery_locks.store.commands.replies import Completed
+from celery_locks.store.effects import Operation
 from celery_locks.types import Conflict, LockSpec
 from celery_locks.validation import Wait, check_seconds, check_ttl, patience_of
 

@@ -14,8 +14,8 @@ from celery_locks.core.locks import Locks
 from celery_locks.core.requests import new_token
 from celery_locks.errors import LockUsageError
 from celery_locks.recipes.validation import check_key
-from celery_locks.store.calls import Operation
 from celery_locks.store.commands.recipes import RecipeCommands
+from celery_locks.store.effects import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import PlainCommand
 

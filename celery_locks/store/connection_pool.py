@@ -3,13 +3,13 @@
 redis-py connects, logs in, sends and reads, through its public methods. Idle connections are kept
 here, last in, first out, and no more are open than the user's pool may open.
 
-They are not borrowed from the user's pool: with its timeouts at 1 s and a server that sends a byte
-every 200 ms, ``get_connection()`` took 59 s (redis-py 8.1). Only a class around the socket bounds
-that (``bounded_connection.py``), and a pool makes its connections without it.
+They are not borrowed from the user's pool: with timeouts of 1 s and a server that sends a byte
+every 200 ms, its ``get_connection()`` took 59 s (redis-py 8.1). Only the class around the socket in
+``bounded_connection.py`` limits that, and a pool makes its connections without it.
 
 An exchange that fails or is interrupted never puts its connection back: the next user would read
 its reply. There is no liveness check before use: every call may be repeated, so a stale connection
-costs one more try, not a round trip each time.
+costs one retry; a check would cost a round trip for each call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CLOSED_AFTER = ("NOAUTH", "WRONGPASS", "LOADING")
 
 
 class ConnectionPool:
-    """The connections of a process or event loop to one node; ``limit`` of them if it is not 0."""
+    """The connections of a process or event loop to one node; ``limit`` 0 is any number."""
 
     def __init__(
         self, driver: Driver, server: ServerConfig, address: Address, limit: int = 0
@@ -59,7 +59,7 @@ class ConnectionPool:
         self._connection_returned = driver.semaphore(is_free=False)
 
     async def exchange(self, data: bytes, deadline: float) -> Reply:
-        """Send and read one reply; raise ``ConnectionFailed`` if that fails by the deadline."""
+        """Return the reply, which may be an error reply; raise ``ConnectionFailed`` without one."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -114,7 +114,7 @@ class ConnectionPool:
                 raise ConnectionFailed(
                     f"all connections to {where} that max_connections permits are in use"
                 ) from None
-            if self._idle:  # two were put back, one was announced
+            if self._idle:  # two were put back before this caller woke: it wakes the next one
                 self.driver.release(self._connection_returned)
             return connection
 

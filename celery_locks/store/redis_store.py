@@ -23,11 +23,11 @@ from celery_locks.errors import LockUsageError
 from celery_locks.forking import run_after_fork
 from celery_locks.store import connection_config as servers
 from celery_locks.store import url as urls
-from celery_locks.store.calls import Call, Effect, Sleep, Subscribe, WaitForHandover
 from celery_locks.store.connect_errors import ConnectionFailed
 from celery_locks.store.connection_config import Address, ServerConfig
 from celery_locks.store.connection_pool import ConnectionPools
 from celery_locks.store.drivers import AsyncDriver, BlockingDriver, Driver, run_blocking
+from celery_locks.store.effects import Call, Effect, Sleep, Subscribe, WaitForHandover
 from celery_locks.store.notifications import Notifications
 from celery_locks.store.routing import Router
 from celery_locks.unpatched import native_lock

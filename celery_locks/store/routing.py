@@ -27,9 +27,9 @@ from celery_locks.errors import (
     ServerReadOnly,
     ServerRefused,
 )
-from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed, ErrorReply, Reply, refused_because
 from celery_locks.store.connection_config import Address, ServerConfig
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import pack
 
 # Sends to a node and returns its reply; ConnectionFailed if none comes by the deadline.

@@ -7,10 +7,10 @@ import time_machine
 
 from celery_locks import ForeignData, Holder, LeaseLost, Locks, admin
 from celery_locks.core.renewer import renewer
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import PAGE
 from celery_locks.store.commands.replies import Renewal
+from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
 from tests.contract.apis import LocksApi
 from tests.contract.backends import Backend, FakeBackend

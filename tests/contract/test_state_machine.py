@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from celery_locks.core.requests import new_token
 from celery_locks.rates import Rate
-from celery_locks.store.calls import Call, run_sync
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import (
     AcquireExtras,
@@ -34,6 +33,7 @@ from celery_locks.store.commands.locks import (
 from celery_locks.store.commands.parking import BATCH, ParkCommands, ParkedMessage
 from celery_locks.store.commands.rates import RateCommands
 from celery_locks.store.commands.replies import DelayedGrant, Limited, Parked, Renewal
+from celery_locks.store.effects import Call, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import Conflict, Holder, LockInfo, LockSpec, Override
 from tests.support.clocked_server import ClockedServer

@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.admin import AdminCommands
 from celery_locks.store.commands.locks import (
     CALL_LIMIT,
@@ -21,6 +20,7 @@ from celery_locks.store.commands.locks import (
 )
 from celery_locks.store.commands.parking import ParkCommands, ParkedMessage
 from celery_locks.store.commands.replies import Ended, Parked, Renewal
+from celery_locks.store.effects import Call
 from celery_locks.types import Conflict, Holder, LockSpec
 from tests.support.clocked_server import PREFIX, ROOT, ClockedServer
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from celery_locks import Holder, Locks
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.admin import PRUNED_KEYS, AdminCommands, PruneStep
 from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import Call, Operation
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 

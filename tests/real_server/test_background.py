@@ -10,8 +10,8 @@ from celery_locks import State
 from celery_locks.clock import now
 from celery_locks.core.pending_releases import PendingRelease
 from celery_locks.core.renewer import renewer
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT
+from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import PlainCommand
 from tests.servers.embedded import EmbeddedServer

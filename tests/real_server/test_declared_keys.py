@@ -6,7 +6,7 @@ import pytest
 
 from celery_locks import Locks
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import Script
 from tests.servers.embedded import EmbeddedServer
 from tests.support import declared_keys

@@ -7,9 +7,9 @@ import pytest
 
 from celery_locks import Holder, Locks
 from celery_locks.rates import Rate
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import AcquireExtras, RateCheck
 from celery_locks.store.commands.replies import Renewal
+from celery_locks.store.effects import Call
 from celery_locks.types import LockSpec
 from tests.servers.embedded import EmbeddedServer
 

@@ -12,7 +12,7 @@ import pytest
 
 from celery_locks import AsyncLocks, Locks, LockUnavailable
 from celery_locks.store import notifications
-from celery_locks.store.calls import Subscribe
+from celery_locks.store.effects import Subscribe
 from celery_locks.store.redis_store import AsyncRedisStore, RedisStore
 from tests.servers.embedded import EmbeddedServer
 from tests.support.news import at_most

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_locks.core.lease import BaseLease
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from tests.simulation.server import Executed, SimulatedServer
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Jobs whose messages are parked while their lock is busy: a broker, workers that run them, wakers.
 
-The steps are those of ``integration/execution.py`` and ``integration/parking.py``, without Celery.
+The steps are those of ``integration/execution.py`` and ``integration/waking.py``, without Celery.
 The broker loses nothing and delivers a message again if its worker dies, and sometimes if not. What
 is checked: no job is lost, and no two runs of one job trust their lease at once.
 """
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from celery_locks.core.lease import BaseLease, Lease
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.errors import LeaseLost, LockUnavailable
-from celery_locks.store.calls import Sleep
 from celery_locks.store.commands.locks import (
     AcquireExtras,
     ParkRequest,
@@ -22,6 +21,7 @@ from celery_locks.store.commands.locks import (
 )
 from celery_locks.store.commands.parking import ParkCommands, ParkedMessage
 from celery_locks.store.commands.replies import Ended, Parked
+from celery_locks.store.effects import Sleep
 from celery_locks.types import Conflict, Holder, LockSpec
 from tests.simulation.scheduler import perform
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.logs import Reports
-from celery_locks.store.calls import (
+from celery_locks.store.commands.locks import LockCommands
+from celery_locks.store.effects import (
     Call,
     Operation,
     Sleep,
@@ -21,7 +22,6 @@ from celery_locks.store.calls import (
     WaitForHandover,
     run_sync,
 )
-from celery_locks.store.commands.locks import LockCommands
 from tests.simulation.scheduler import Activity, perform
 from tests.support.clocked_server import PREFIX
 from tests.support.still_renewer import StillRenewer, StillThread

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import Script, pack
 from tests.servers.embedded import EmbeddedServer
 from tests.support.clocked_server import CLOCK, PREFIX, ROOT, ClockedScript

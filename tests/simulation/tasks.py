@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_locks.core.lease import Lease
 from celery_locks.errors import LeaseLost, LockUnavailable
-from celery_locks.store.calls import Sleep
+from celery_locks.store.effects import Sleep
 from celery_locks.types import Conflict, Holder
 from tests.simulation.scheduler import perform
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from celery_locks.core import lease, waiting
-from celery_locks.store.calls import WaitForHandover
 from celery_locks.store.commands.parking import ParkedMessage
+from celery_locks.store.effects import WaitForHandover
 from tests.simulation.parking import Worker
 from tests.simulation.scheduler import perform
 from tests.simulation.server import ChangeText

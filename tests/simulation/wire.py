@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from tests.simulation.scheduler import Scheduler
 
 # Seconds by which a late request is late, at most: longer than any ttl of a simulation.

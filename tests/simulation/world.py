@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.parking import Broker, Worker
 from tests.simulation.patches import Current

@@ -8,7 +8,7 @@ machine it would delete what counts by the clock of the test.
 import re
 from typing import Any
 
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.store.scripts import Script
 from tests.servers.embedded import EmbeddedServer

@@ -21,7 +21,7 @@ import redis
 
 from celery_locks import Locks, LockUnavailable
 from celery_locks.clock import now
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import ACQUIRE
 from tests.histories.recorder import install_if_wanted
 

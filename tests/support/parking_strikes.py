@@ -30,7 +30,7 @@ from celery.worker.request import Request
 
 from celery_locks import Holder, LockedTask
 from celery_locks.integration.app_locks import locks_of
-from celery_locks.integration.parking import waker_of
+from celery_locks.integration.waking import waker_of
 from celery_locks.types import LockSpec
 
 NAME, HOLDER = "job", "holder"

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from celery_locks.errors import LockUnavailable
-from celery_locks.store.calls import (
+from celery_locks.store.effects import (
     Call,
     Effect,
     Operation,

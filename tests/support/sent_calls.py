@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import LockCommands, Mark
 from celery_locks.store.commands.replies import LockPage, RenewReply, Wait
+from celery_locks.store.effects import Call, Operation
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import Revocation
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import (
     CALL_LIMIT,
     PAGE,
@@ -22,6 +21,7 @@ from celery_locks.store.commands.locks import (
     milliseconds,
 )
 from celery_locks.store.commands.replies import history_entry_of, holders_of, name_in, override_of
+from celery_locks.store.effects import Call, Operation
 from celery_locks.store.scripts import Arg, PlainCommand
 from celery_locks.types import HistoryEntry, Holder, Override
 from celery_locks.validation import history_text

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import Arg
 
 CLAIMED, CHANGED, NOT_HOLDER = 1, 0, -1

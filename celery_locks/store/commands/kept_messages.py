@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, milliseconds
 from celery_locks.store.commands.replies import holder_of, name_in
+from celery_locks.store.effects import Call, Operation
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import Holder
 

@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 from celery_locks.errors import LockUsageError
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.replies import (
     SUPERSEDED,
     Located,
@@ -36,6 +35,7 @@ from celery_locks.store.commands.replies import (
     parse_renew,
     parse_wait,
 )
+from celery_locks.store.effects import Call, Operation
 from celery_locks.store.scripts import Arg, PlainCommand
 from celery_locks.types import (
     DEFAULT_PREFIX,

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call
 from celery_locks.store.commands.locks import CALL_LIMIT, LockCommands, lock_keys
 from celery_locks.store.commands.replies import holder_of
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.types import Holder
 from celery_locks.validation import history_text

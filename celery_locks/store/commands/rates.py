@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.admin import texts_of
 from celery_locks.store.commands.locks import (
     CALL_LIMIT,
@@ -20,6 +19,7 @@ from celery_locks.store.commands.locks import (
     rate_keys,
 )
 from celery_locks.store.commands.replies import Limited, parse_limited, rate_info_of
+from celery_locks.store.effects import Call, Operation
 from celery_locks.types import Holder, Override, RateInfo
 
 # The number of callers with a promise that a page has for each rate.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery_locks.store import scripts
-from celery_locks.store.calls import Call, Operation
 from celery_locks.store.commands.locks import CALL_LIMIT, PAGE, LockCommands, Mark, milliseconds
+from celery_locks.store.effects import Call, Operation
 from celery_locks.store.scripts import Arg, PlainCommand
 from celery_locks.validation import history_text
 

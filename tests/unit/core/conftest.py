@@ -12,7 +12,7 @@ from celery_locks import events
 from celery_locks.core.lease import Lease
 from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
-from celery_locks.store.calls import run_async
+from celery_locks.store.effects import run_async
 from tests.support.acquiring import Run, ask
 from tests.support.scripted_store import AnsweringStore, ScriptedStore
 from tests.support.sent_calls import OneCallCommands

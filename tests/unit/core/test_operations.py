@@ -29,9 +29,9 @@ from celery_locks.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from celery_locks.store.calls import run_sync
 from celery_locks.store.commands.locks import AcquireExtras, IdempotencyCheck, Mark
 from celery_locks.store.commands.replies import Completed
+from celery_locks.store.effects import run_sync
 from celery_locks.types import Conflict, Holder, Revocation
 from tests.support.acquiring import TTL, Run, TimeLimit, ask
 from tests.support.scripted_store import ScriptedStore, reply_lost
@@ -276,7 +276,7 @@ class Strike:
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         file = frame.f_code.co_filename
-        if f"celery_locks{os.sep}core" not in file and not file.endswith("calls.py"):
+        if f"celery_locks{os.sep}core" not in file and not file.endswith("effects.py"):
             return None
         if event == "line":
             self.left -= 1

@@ -14,9 +14,9 @@ from celery_locks.core.operations import Operations
 from celery_locks.core.owners import current_owner
 from celery_locks.core.requests import AcquireRequest
 from celery_locks.core.waiting import ALIVE, REPOLL
-from celery_locks.store.calls import Subscribe, WaitForHandover
 from celery_locks.store.commands.locks import CLAIM, reservation_token
 from celery_locks.store.commands.replies import Completed, Wait
+from celery_locks.store.effects import Subscribe, WaitForHandover
 from celery_locks.types import Conflict, Holder, LockSpec
 from tests.support.scripted_store import ScriptedStore, reply_lost
 from tests.support.still_renewer import StillRenewer

@@ -18,7 +18,7 @@ from celery_locks.beat import SingleBeat
 from celery_locks.core.lease import Lease
 from celery_locks.core.locks import Locks
 from celery_locks.errors import LockUnavailable, LockUsageError
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from celery_locks.store.scripts import PlainCommand
 from celery_locks.testing import in_memory_locks
 from tests.support.still_renewer import StillRenewer

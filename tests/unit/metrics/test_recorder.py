@@ -14,7 +14,7 @@ from celery_locks.errors import LockUsageError
 from celery_locks.events import LockEvent, emit
 from celery_locks.metrics import recorder as recorder_room
 from celery_locks.metrics.recorder import Recorder
-from celery_locks.store.calls import Call
+from celery_locks.store.effects import Call
 from tests.support.waiting import wait_until
 
 

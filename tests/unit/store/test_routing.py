@@ -7,10 +7,10 @@ import pytest
 from celery_locks import errors
 from celery_locks.errors import LockUnavailable
 from celery_locks.store import routing as module
-from celery_locks.store.calls import Call
 from celery_locks.store.connect_errors import ConnectionFailed, ErrorReply
 from celery_locks.store.connection_config import Address, ServerConfig
 from celery_locks.store.drivers import run_blocking
+from celery_locks.store.effects import Call
 from celery_locks.store.routing import Router
 from celery_locks.store.scripts import DESCRIBE
 

@@ -5,7 +5,7 @@
 -- reservation, which its run takes over (takeover.lua).
 --   parked    hash  token -> "<attempt> <number> <message>", or "!<job> <number> <message>": it shall not run,
 --                   because the message of that job took its place. The message is the publisher's business
---                   (parking.py). The number is new each time that the message is parked. A message may be
+--                   (waking.py). The number is new each time that the message is parked. A message may be
 --                   parked again before its earlier publication is confirmed, and that confirmation must not
 --                   delete it.
 --   g:<name>  hash  'g'<group> -> its last ticket, for a day after the last message (fair_by); and LATEST ->

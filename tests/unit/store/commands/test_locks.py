@@ -7,7 +7,6 @@ import fakeredis
 import pytest
 
 from celery_locks.errors import LockUsageError
-from celery_locks.store.calls import Call, run_sync
 from celery_locks.store.commands.locks import (
     CALL_LIMIT,
     WOKE,
@@ -16,6 +15,7 @@ from celery_locks.store.commands.locks import (
     reservation_token,
 )
 from celery_locks.store.commands.replies import Renewal, RenewReply
+from celery_locks.store.effects import Call, run_sync
 from celery_locks.store.redis_store import RedisStore
 from celery_locks.types import Conflict, Holder, LockSpec, Override
 

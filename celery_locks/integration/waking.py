@@ -1,7 +1,8 @@
-"""Parked messages: tasks that wait for a busy lock without a worker slot (``on_conflict="park"``).
+"""Wakes parked messages: tasks that wait for a busy lock and occupy no worker slot meanwhile.
 
-The complete message is kept on the lock server, in the queue of its lock (``lib/park.lua``). When
-its turn comes, the server reserves the slot for it, and a worker publishes it to its queue:
+With ``on_conflict="park"`` the complete message is kept on the lock server, in the queue of its
+lock (``lib/park.lua``, ``not_acquired.py``). When its turn comes, the server reserves a slot of the
+lock for it, and a worker publishes it to its queue at the broker:
 
 ==============================================  ====================================================
 a process dies ...                              then
@@ -11,8 +12,8 @@ after it is parked, before it is acknowledged   the copy is parked again, which 
 before a woken message is published             another worker publishes it within seconds
 after it is published, before that is noted     another worker publishes a copy, which does not run:
                                                 the first one runs or has run
-after it is woken and published                 as for any message of the broker; the slot is
-                                                reserved for ``pending_ttl``
+after it is woken and published                 as for any message of the broker; the slot of the
+                                                lock is reserved for ``pending_ttl``
 ==============================================  ====================================================
 
 With no worker alive nothing is lost and nothing runs; the first one that starts wakes what is due.
@@ -46,8 +47,8 @@ from celery_locks.store.commands.parking import ParkCommands, ParkedMessage
 
 logger = logging.getLogger("celery_locks")
 
-# Seconds between two polls of a worker, on average. A process that wakes a message by releasing its
-# lock polls at once.
+# Seconds between two polls of a worker, on average. A process whose release wakes a message polls
+# immediately.
 POLL_EVERY = 2.0
 
 
@@ -77,7 +78,7 @@ class Waker:
         self._reports = Reports()
 
     def wake_due(self) -> int:
-        """Publish what is due on all shards; return how many messages. Never raises."""
+        """Publish or discard what is due on all shards; return how many. Never raises."""
         woken = 0
         try:
             locks = locks_of(self._app)
@@ -103,7 +104,7 @@ class Waker:
             if done:
                 locks.perform(commands.confirm(root, done, self._kept_among(done)))
             woken += len(done)
-            self._look_at(locks, commands, root, due.names)
+            self._wake_and_displace(locks, commands, root, due.names)
             is_next_due = due.next_in is not None and due.next_in <= 0
             if gives_up or (not is_next_due and not due.names):
                 return woken
@@ -131,11 +132,11 @@ class Waker:
         try:
             return _headers_of(self._app, parked).get("task") in self._app.tasks
         except KombuError:
-            return False  # of protocol 1, with content that this app does not accept
+            return False  # of Celery's protocol 1, in a content type that this app does not accept
         except (ValueError, KeyError, TypeError, AttributeError):
-            return True  # nobody can read it: to publish it fails alone, and is reported
+            return True  # nobody can read it: publishing it fails, which is logged
 
-    def _look_at(
+    def _wake_and_displace(
         self, locks: AppLocks, commands: ParkCommands, root: str, names: list[str]
     ) -> None:
         """Wake those who wait for a holder that has lapsed; stop runs that are displaced."""
@@ -149,13 +150,13 @@ class Waker:
                 self._reports.warning("parked tasks of lock %r are not woken: %s", names[0], error)
                 return
             for name in names:  # one of them must not keep the others from being woken
-                self._look_at(locks, commands, root, [name])
+                self._wake_and_displace(locks, commands, root, [name])
 
     def _handle_all(self, messages: list[ParkedMessage]) -> tuple[list[ParkedMessage], bool]:
         """Handle each: return those that are done, and True if the broker seems to be away.
 
         A message that cannot be published must not hold up others; but without a broker each try
-        may take seconds, and this may be a run that ends.
+        may take seconds, and the caller may be a task that ends.
         """
         done, give_up_at = [], now() + PUBLISH_WITHIN
         for message in messages:
@@ -188,7 +189,7 @@ class Waker:
         return True
 
     def _discard(self, parked: ParkedMessage) -> None:
-        """End a message whose place another one took: its result is REVOKED, and no copy runs."""
+        """End a message that a newer one replaced: its result is REVOKED, and no copy runs."""
         headers, locks = _headers_of(self._app, parked), locks_of(self._app)
         name, task_id = LockHeader.read(headers).queued, headers["id"]
         locks.perform(locks.commands.supersede(name, task_id, locks.settings.done_ttl))
@@ -229,7 +230,7 @@ def _poll_now() -> None:
 
 
 def stop_polling(sender: Any = None, **_: Any) -> None:
-    """Stop to wake parked messages: the worker shuts down."""
+    """Wake no more parked messages, of any app: the worker shuts down."""
     for polling in list(_polling.values()):
         polling.stop()
     _polling.clear()

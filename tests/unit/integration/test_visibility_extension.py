@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import LockUnavailable
-from celery_locks.integration.visibility_timeout import UnackedMessage
+from celery_locks.integration.visibility_extension import UnackedMessage
 from tests.support.still_renewer import StillRenewer
 from tests.support.virtual_clock import VirtualClock
 

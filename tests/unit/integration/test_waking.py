@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_locks.errors import ForeignData
-from celery_locks.integration import parking
-from celery_locks.integration.parking import Waker
+from celery_locks.integration import waking
+from celery_locks.integration.waking import Waker
 from celery_locks.store.commands.parking import Due, ParkedMessage
 
 
@@ -56,12 +56,12 @@ class Commands:
 def wake(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that lets a worker with the task "known" poll a server."""
     published: list[str] = []
-    monkeypatch.setattr(parking, "ParkCommands", Commands)
-    monkeypatch.setattr(parking, "stop_displaced", lambda *_: None)
-    monkeypatch.setattr(parking, "publish_message", lambda _, text, __: published.append(text))
+    monkeypatch.setattr(waking, "ParkCommands", Commands)
+    monkeypatch.setattr(waking, "stop_displaced", lambda *_: None)
+    monkeypatch.setattr(waking, "publish_message", lambda _, text, __: published.append(text))
 
     def run(server: Server) -> int:
-        monkeypatch.setattr(parking, "locks_of", lambda _: server)
+        monkeypatch.setattr(waking, "locks_of", lambda _: server)
         return Waker(SimpleNamespace(tasks={"known": None})).wake_due()
 
     run.published = published  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def test_message_that_nobody_can_read_does_not_hold_up_others(
         if message == text:
             raise ValueError("it cannot be read")
 
-    monkeypatch.setattr(parking, "publish_message", publish)
+    monkeypatch.setattr(waking, "publish_message", publish)
     server = Server(Due(None, [], [broken, message("known")]))
     assert wake(server) == 1
     assert server.done == [("confirm", ["kknown"])]
