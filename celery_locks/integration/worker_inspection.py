@@ -101,6 +101,12 @@ def _pids(tasks: Any) -> dict[str, int | None]:
     return {task["id"]: task.get("worker_pid") for task in tasks if "id" in task}
 
 
+def _ids(listed: Any) -> list[str]:
+    """Return the ids in a worker's list of messages; none if it could not answer."""
+    entries = listed if isinstance(listed, list) else []
+    return [entry.get("request", entry)["id"] for entry in entries]
+
+
 def find_task(app: Any, task_id: str, timeout: float = PATIENCE) -> list[tuple[str, str]]:
     """List (worker, "active", "reserved" or "scheduled") for each worker that has the message."""
     found: list[tuple[str, str]] = []
@@ -112,6 +118,13 @@ def find_task(app: Any, task_id: str, timeout: float = PATIENCE) -> list[tuple[s
             for worker, tasks in replies.items()
             if isinstance(tasks, dict) and task_id in tasks
         )
+        if replies and not found:
+            # A requeued message has the id of the one before it. When that one ends, Celery forgets
+            # the id, and only its lists still have the new message.
+            inspect.destination, inspect.limit = list(replies), len(replies)
+            for state in ("scheduled", "reserved"):
+                listed = getattr(inspect, state)() or {}
+                found.extend((name, state) for name in listed if task_id in _ids(listed[name]))
 
     if app.conf.worker_enable_remote_control:
         _query(app, read_task, timeout)

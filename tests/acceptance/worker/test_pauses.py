@@ -52,6 +52,24 @@ def test_pause_while_a_task_runs_stops_the_next_until_resume(rig: Rig, key: str)
     rig.never_two_at_once()
 
 
+def test_why_finds_a_requeued_task_on_its_worker(rig: Rig, key: str) -> None:
+    """Its message has the id of the one before it, which Celery forgets when that one ends."""
+    work = rig.task("work")
+    first = work.delay(key, key)
+    rig.wait_started(first)
+    second = work.apply_async((key,), lock={"on_conflict": "requeue"})
+    rig.wait_event("requeued", key)
+
+    def is_scheduled() -> bool:
+        sentences = " ".join(admin.why(rig.locks, second.id, rig.app).sentences)
+        assert "has not acknowledged" not in sentences
+        return f"Task {second.id} is scheduled on worker" in sentences
+
+    wait_until(is_scheduled, PATIENCE, what="the worker to have the message")
+    rig.open(key)
+    second.get(timeout=PATIENCE)
+
+
 def test_pattern_stops_a_name_that_was_never_used(rig: Rig, key: str) -> None:
     admin.pause(rig.locks, f"{key}*", reason="all of them", by="ops")
     work = rig.task("work")
