@@ -246,7 +246,10 @@ def _result(task_id: str, state: str, value: Any) -> str:
 
 
 def _about_nothing(locks: Locks, subject: str) -> Iterator[str]:
-    yield f"No lock {subject!r} is held or waited for, and no task with that id is known."
+    yield (
+        f"No lock {subject!r} is held or waited for, and no worker reports a task with that id. "
+        "(A message that waits in its queue cannot be seen here.)"
+    )
     if near := suggest(locks, subject):
         yield near
     yield from _last_action(locks, subject)

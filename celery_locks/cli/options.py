@@ -90,7 +90,10 @@ queued_for_option = click.option(
     "seconds ago.",
 )
 reason_option = click.option(
-    "--reason", type=Text(), default="", help="The reason, for the history."
+    "--reason",
+    type=Text(),
+    default="",
+    help="The reason, for the history; a pause and a limit need one.",
 )
 by_option = click.option(
     "--by",

@@ -19,6 +19,7 @@ def rows(locks: Iterable[LockInfo]) -> Iterator[tuple[str, ...]]:
     for lock in locks:
         waiting = str(lock.waiting or "-") + (f" ({lock.parked} parked)" if lock.parked else "")
         waiting += " (paused)" if lock.pause else ""
+        waiting += f" (limit {lock.limit_override.limit})" if lock.limit_override else ""
         for holder in lock.holders:
             yield (lock.name, *_holder(holder, lock.as_of), waiting)
         if not lock.holders:
