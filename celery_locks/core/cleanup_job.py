@@ -75,6 +75,8 @@ class ServerCleanup:
                 if now() < until:
                     steps = AdminCommands(commands).prune_lapsed(root, part, time(), budget / 2)
                     has_more |= _try(steps, store)
+            if ref(store) not in self._targets:
+                store.close()  # its user closed it meanwhile: leave no connection open
         if not has_more:
             self._turn += 1
         self._next = now() + (_NEXT_PAGE if has_more else _pause())

@@ -57,6 +57,7 @@ class ConnectionPool:
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count_lock = native_lock()
         self._connection_returned = driver.semaphore(is_free=False)
+        self._closed_times = 0
 
     async def exchange(self, data: bytes, deadline: float) -> Reply:
         """Return the reply, which may be an error reply; raise ``ConnectionFailed`` without one."""
@@ -64,7 +65,7 @@ class ConnectionPool:
             connection = self._idle.pop()
         except IndexError:
             connection = await self._open_or_wait(deadline)
-        state, began = connection.state, now()
+        state, began, closed_times = connection.state, now(), self._closed_times
         state.awaits_reply = True
         try:
             reply = await self.driver.exchange(connection, data, deadline)
@@ -74,7 +75,7 @@ class ConnectionPool:
                 await self._discard(connection)
                 # The idle ones are most likely dead too; after a timeout, those that have replied
                 # since this exchange began are not.
-                await self.close(began if isinstance(error, TIMEOUTS) else math.inf)
+                await self._close_idle(began if isinstance(error, TIMEOUTS) else math.inf)
                 where = describe_address(self._address)
                 raise ConnectionFailed(f"no answer from {where}: {reason(error)}") from error
             reply = found
@@ -86,9 +87,12 @@ class ConnectionPool:
             if reply.code != "NOAUTH" or not state.answered_at:
                 return reply
             # Credentials may have been rotated since an idle connection logged in.
-            await self.close()
+            await self._close_idle()
             return await self.exchange(data, deadline)
-        self._put_back(connection)
+        if self._closed_times == closed_times:
+            self._put_back(connection)
+        else:
+            await self._discard(connection)
         return reply
 
     def _put_back(self, connection: Any) -> None:
@@ -157,7 +161,12 @@ class ConnectionPool:
         self._open.discard(connection)
         await self.driver.disconnect(connection)
 
-    async def close(self, answered_before: float = math.inf) -> None:
+    async def close(self) -> None:
+        """Close the connections: the idle ones, and those in use when their exchange ends."""
+        self._closed_times += 1
+        await self._close_idle()
+
+    async def _close_idle(self, answered_before: float = math.inf) -> None:
         """Close the idle connections, or those that had their last reply before that time."""
         for connection in self._idle[:]:
             if connection.state.answered_at <= answered_before and self._take(connection):

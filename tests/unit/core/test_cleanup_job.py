@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import math
+from typing import Any
 
 import pytest
 
 from celery_locks.core.cleanup_job import CleanupTargets, ServerCleanup
 from celery_locks.errors import LockUnavailable
 from celery_locks.store.commands.locks import PAGE, LockCommands
+from celery_locks.store.effects import Effect
 from tests.support.scripted_store import ScriptedStore
 from tests.support.virtual_clock import VirtualClock
 
@@ -38,6 +40,27 @@ def test_store_that_is_closed_leaves_the_cleanup_to_another_of_the_same_prefix(
     targets.discard(one)
     targets.discard(one)
     assert targets.of_server(one.server.addresses) == []
+
+
+def test_store_that_is_closed_while_it_is_cleaned_up_keeps_no_connection(
+    targets: CleanupTargets,
+) -> None:
+    """Its cleanup would open one again, and nobody else closes it."""
+
+    class ClosedStore(ScriptedStore):
+        is_closed = False
+
+        def perform(self, effect: Effect) -> Any:
+            targets.discard(self)
+            return super().perform(effect)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    store = ClosedStore(NOTHING, NOTHING)
+    targets.add(store, COMMANDS)
+    make_job(store, targets).run()
+    assert store.is_closed
 
 
 def test_stores_of_one_prefix_are_one_target(targets: CleanupTargets) -> None:
