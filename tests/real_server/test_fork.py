@@ -217,16 +217,16 @@ def test_fork_of_a_fork_holds_its_own(clean: EmbeddedServer) -> None:
     run(
         """
 locks = Locks.from_url(url)
-outer = locks.acquire("outer", ttl=1)
+outer = locks.acquire("outer", ttl=3)
 
 def grandchild():
     assert locks.acquire("middle") is None
-    inner = locks.acquire("inner", ttl=1)
+    inner = locks.acquire("inner", ttl=3)
     until(lambda: inner.renewals >= 2)
     assert inner.release() is True
 
 def child():
-    middle = locks.acquire("middle", ttl=1)
+    middle = locks.acquire("middle", ttl=3)
     join(fork(grandchild))
     until(lambda: middle.renewals >= 2)
     assert middle.release() is True
