@@ -31,7 +31,7 @@ IDLE = 20
 
 
 def run(server: EmbeddedServer, effort: Effort = FULL) -> Report:
-    columns = ("", "tasks a second", "× without a rate", "CPU ms", "CPU × without a rate")
+    columns = ("", "tasks a second", "time × without a rate", "CPU ms", "CPU × without a rate")
     report = Report("rates", "Locked no-op tasks with a rate, prefork -c2", columns)
     before, outcome = load(), _measured(server, effort)
     for name in (OURS, RATED):

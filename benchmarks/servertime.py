@@ -1,7 +1,8 @@
 """The time of single calls in the server, by two clocks.
 
 The slow log uses the wall clock, which runs on while other processes have the processor. The
-kernel's processor time does not: it is the true cost of a call. Both are shown.
+kernel's processor time does not, but it includes reading the request and writing the reply, which
+the slow log leaves out. Both are shown.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class ServerTime:
     def rows(self) -> list[tuple[str, float]]:
         return [
             ("server's processor time for one call, p50 ms", p50(self.ran or self.wall)),
-            ("the longest by processor time, ms", self.longest),
-            ("the longest by the wall clock, others' load included, ms", max(self.wall)),
+            ("the longest call by processor time, with request and reply, ms", self.longest),
+            ("the longest script by the wall clock, others' load included, ms", max(self.wall)),
         ]
 
 
