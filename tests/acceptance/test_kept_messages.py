@@ -62,7 +62,8 @@ def test_lost_message_is_published_again(key: str, scope: str) -> None:
         assert kept(rig) == 1
         with rig.worker() as worker:
             wait_done(rig, result)
-            assert "was lost by the broker and is published again" in worker.log
+            line = "was lost by the broker and is published again"
+            wait_until(lambda: line in worker.log, LONG, what="the line in the log")
         assert rig.locks.info(key) is None
 
 
@@ -115,7 +116,8 @@ def test_message_that_was_parked_is_kept_until_it_starts(key: str) -> None:
         wait_until(lambda: kept(rig) == 1, LONG, what="the message to be woken and confirmed")
         lose_queue(rig)
         wait_until(lambda: rig.redis.llen("celery") == 1, LONG, what="it to be published again")
-        assert "was lost by the broker and is published again" in waker.log
+        line = "was lost by the broker and is published again"
+        wait_until(lambda: line in waker.log, LONG, what="the line in the log")
         with rig.worker():
             wait_done(rig, result)
 

@@ -339,6 +339,7 @@ def test_message_parked_by_one_release_is_woken_and_run_by_the_other(
         lock = {"on_conflict": "park", "by_priority": True, "ttl": 7}
         sent = [world.send(ours, queue, "contend", key, lock=lock, priority=it) for it in (6, 0)]
         wait_until(lambda: len(waiters(world, key)) == 2, PATIENCE, what="two parked messages")
+        world.rig.wait_event("parked", key, times=2)
         [parked_by] = {entry["release"] for entry in world.rig.events("parked", key)}
         assert parked_by == ours
         world.stop(ours)

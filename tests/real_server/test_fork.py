@@ -54,7 +54,7 @@ def test_child_neither_renews_nor_releases_the_parents_lease(clean: EmbeddedServ
     run(
         """
 locks = Locks.from_url(url)
-lease = locks.acquire("parents", ttl=1)
+lease = locks.acquire("parents", ttl=3)
 until(lambda: lease.renewals >= 1)
 
 def child():

@@ -26,7 +26,8 @@ class ClockedScript(Script):
         asks, reads = "redis.call('TIME')", f"redis.call('HMGET', '{CLOCK}', 's', 'us')"
         text = super()._read()
         assert text.count(asks) <= 1  # some scripts need no time
-        return _EXPIRES_AFTER.sub(r"\g<1>1000 * ", text.replace(asks, reads))
+        # An hour more, not a multiple: a script compares the time that a key has left.
+        return _EXPIRES_AFTER.sub(r"\g<1>3600000 + ", text.replace(asks, reads))
 
 
 class ClockedServer:
