@@ -3,7 +3,8 @@
 ``install(directory)`` wraps the exchange with the server; the package itself knows nothing of it.
 It must run before the first ``Locks`` is made. A line is written with one ``write`` before the
 request is sent, so a process that is killed at any point has not sent what is not in its file. Each
-try of a call is a request of its own. Forked children write files of their own.
+try of a call is a request of its own. Forked children write files of their own. The name of a file
+and the ids in it are random, because the system uses a process id again in a run of an hour.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ class Recorder:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = itertools.count()
-        self._pid = 0
+        self._name = ""
         self._file = -1
+        os.register_at_fork(after_in_child=self._start_file)
+        self._start_file()
         self._lock_of: dict[str, str] = {}
+
+    def _start_file(self) -> None:
+        """Write from now on into a file of this process, which its first line creates."""
+        self._name, self._file = f"{os.getpid()}-{os.urandom(6).hex()}", -1
 
     def write_request(self, fields: Fields) -> str:
         """Write one request and return its id."""
-        identifier = f"{os.getpid()}-{next(self._numbers)}"
+        identifier = f"{self._name}-{next(self._numbers)}"
         if fields["operation"] == "acquire":
             self._lock_of[fields["token"]] = fields["lock"]
         self._write({"id": identifier, "at": time.monotonic(), "process": os.getpid(), **fields})
@@ -50,10 +57,9 @@ class Recorder:
         return [{"operation": "hand_over", "lock": lock, "token": token}] if lock else []
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._pid != os.getpid():
-            path = self._directory / f"{os.getpid()}.jsonl"
+        if self._file < 0:
+            path = self._directory / f"{self._name}.jsonl"
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            self._pid = os.getpid()
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
 
