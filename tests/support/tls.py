@@ -21,8 +21,14 @@ class Authority:
         self._folder = folder
         self.certificate = folder / "ca.pem"
         key = ("-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key")
-        self._openssl("req", "-x509", *key, "-days", "2", "-out", "ca.pem", "-subj", "/CN=test")
-        (folder / "extensions").write_text(f"subjectAltName=IP:{HOST}\n")
+        # Python 3.13 asks for both extensions.
+        may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        self._openssl(
+            *("req", "-x509", *key, "-days", "2", "-out", "ca.pem", "-subj", "/CN=test", *may_sign)
+        )
+        (folder / "extensions").write_text(
+            f"subjectAltName=IP:{HOST}\nauthorityKeyIdentifier=keyid\n"
+        )
 
     def issue(self, name: str) -> dict[str, str]:
         """A certificate and its key, as redis-py's options."""
