@@ -122,7 +122,9 @@ def _hint(server: ServerConfig, address: Address, error: BaseException) -> str:
     is_tls = server.transport_for(address) == "tls"
     if is_tls and any("handshake operation timed out" in str(cause) for cause in causes):
         return " (if it does not speak TLS there, write redis:// instead of rediss://)"
-    if is_tls and any(isinstance(cause, ssl.SSLEOFError) for cause in causes):
+    # What the server says of a missing certificate may be lost when it closes the connection.
+    closed = (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError)
+    if is_tls and any(isinstance(cause, closed) for cause in causes):
         return " (if it wants a client certificate, set ssl_certfile and ssl_keyfile)"
     if not is_tls and any(isinstance(cause, ConnectionResetError) for cause in causes):
         return " (if it speaks TLS there, write rediss:// instead of redis://)"
