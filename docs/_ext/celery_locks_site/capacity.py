@@ -36,7 +36,7 @@ def times() -> str:
         f"(`benchmarks/results/roundtrip.md`).\n\n"
         f"Renewing 1,000 leases takes {renewal['celery-locks, one tick']:.1f} ms a round; the "
         f"longest single call occupies the server for "
-        f"{renewal['the longest by processor time, ms']:.1f} ms "
+        f"{renewal['the longest call by processor time, with request and reply, ms']:.1f} ms "
         f"(`benchmarks/results/renewal.md`). With a ttl of 30 s that is one round every 10 s.\n\n"
         f"{_cost_of_a_task()}\n{_warning('roundtrip', 'renewal', 'tasks')}"
     )
